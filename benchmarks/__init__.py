@@ -1,1 +1,1 @@
-"""Benchmarks of speed, memory and scaling: python -m benchmarks NAME prints one JSON object on its last line."""
+"""Benchmarks of speed, memory, scaling and quality, which `python -m benchmarks NAME` runs."""

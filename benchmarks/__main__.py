@@ -1,50 +1,32 @@
-"""python -m benchmarks NAME runs one benchmark, which prints one JSON object on its last line."""
+"""Entry point of `python -m benchmarks NAME`, which runs a benchmark and prints a JSON object on its last line."""
 
+import importlib
 import sys
 
-from benchmarks.compare import compare_benchmark
-from benchmarks.corpus import corpus_benchmark
-from benchmarks.cost import cost_benchmark
-from benchmarks.crossings import crossings_benchmark
-from benchmarks.decode import decode_benchmark
-from benchmarks.gpu import gpu_benchmark
-from benchmarks.quality import quality_benchmark
-from benchmarks.scaling import scaling_benchmark
-from benchmarks.serve import serve_benchmark
-from benchmarks.sheet import sheet_benchmark
-from benchmarks.soak import soak_benchmark
-from benchmarks.train import train_benchmark
+from benchmarks.benchmark import Benchmark
 from chatbot.errors import UserError, exit_code_of
 
-BENCHMARKS = {
-    benchmark.name: benchmark
-    for benchmark in (
-        compare_benchmark,
-        corpus_benchmark,
-        cost_benchmark,
-        crossings_benchmark,
-        decode_benchmark,
-        gpu_benchmark,
-        quality_benchmark,
-        scaling_benchmark,
-        serve_benchmark,
-        sheet_benchmark,
-        soak_benchmark,
-        train_benchmark,
-    )
-}
+NAMES = (
+    *("compare", "corpus", "cost", "crossings", "decode", "gpu"),
+    *("quality", "scaling", "serve", "sheet", "soak", "train"),
+)
+
+
+def benchmark_of(name: str) -> Benchmark:
+    """Import and return a benchmark. Other benchmarks are not imported, because some of them import TensorFlow."""
+    benchmark: Benchmark = importlib.import_module(f"benchmarks.{name}").BENCHMARK
+    return benchmark
 
 
 def main() -> int:
-    """Run the benchmark that the first argument names. Raises UserError for an unknown name."""
+    """Run the benchmark named by the first argument. Raises UserError if the name is unknown."""
     name = (sys.argv[1:2] or ["--help"])[0]
-    arguments = sys.argv[2:]
     if name in ("-h", "--help"):
-        print(f"usage: python -m benchmarks {'|'.join(BENCHMARKS)} ...; with --help after the name for its flags")
+        print(f"usage: python -m benchmarks {'|'.join(NAMES)} ...; with --help after the name for its flags")
         return 0
-    if name not in BENCHMARKS:
-        raise UserError(f"{name}: no such benchmark; there are {', '.join(BENCHMARKS)}")
-    return BENCHMARKS[name](arguments)
+    if name not in NAMES:
+        raise UserError(f"{name}: no such benchmark; there are {', '.join(NAMES)}")
+    return benchmark_of(name)(sys.argv[2:])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A benchmark as a command: its flags, tables on standard output, and one JSON object on the last line."""
+"""The command-line interface of a benchmark: flags, Markdown tables, and a JSON object on the last line."""
 
 import dataclasses
 import datetime
@@ -15,6 +15,7 @@ from chatbot.command_line import CommandLine
 from chatbot.errors import UserError
 from chatbot.flags import Flags, setting
 from chatbot.training.devices.gpus import find_gpus
+from chatbot.training.devices.towers import cpu_info
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
@@ -23,37 +24,45 @@ NOT_RECORDED = "not recorded"
 
 @dataclasses.dataclass(frozen=True)
 class Recorded(Flags):
-    """The flags of every benchmark."""
+    """The flags that all benchmarks have in common."""
 
     record: str | None = setting(
-        None, "also write what is printed to benchmarks/results/NAME.json", group="results", metavar="NAME"
+        None, "also write the results to benchmarks/results/NAME.json", group="results", metavar="NAME"
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class Benchmark:
-    """What `python -m benchmarks NAME` runs.
+    """The command `python -m benchmarks NAME`.
 
-    measure: from the flags, and the words after `--`, to the results. A true "failed" among them makes the exit code 1.
+    Attributes:
+        name: The name of the benchmark.
+        flags: The class of its flags.
+        about: The first line of its help text.
+        measure: A function that returns the results. Its argument is an object of the class `flags`. If `trains` is
+            set, it also receives a list of arguments for train.py. If the results contain a true value for "failed",
+            the exit code is 1.
+        trains: Whether arguments for train.py are accepted after `--`.
+        without: Names of flags that the command does not accept, separated by spaces.
     """
 
     name: str
     flags: type[Recorded]
     about: str
     measure: Callable[..., dict[str, Any]]
-    trains: bool = False  # whether words after `--`, flags of train.py, may follow
-    without: str = ""  # the names of the settings that it does not use, between spaces
+    trains: bool = False
+    without: str = ""
 
     def __call__(self, arguments: Sequence[str]) -> int:
-        """Measure, print tables, and as the last line one JSON object: what was measured, with which code and where."""
+        """Run the benchmark and print tables, followed by a JSON object with results, commit and machine."""
         end = arguments.index("--") if self.trains and "--" in arguments else len(arguments)
-        line = CommandLine(self.flags, f"benchmarks {self.name}", self.about, without=self.without)
+        line = CommandLine(self.flags, f"benchmarks {self.name}", about=self.about, without=self.without)
         flags: Any = line.parse(arguments[:end])
         training = [*arguments[end + 1 :]]
-        results = rounded(self.measure(flags, *([training] if self.trains else [])))
+        results = round_floats(self.measure(flags, *([training] if self.trains else [])))
         context = {"benchmark": self.name, "flags": {**dataclasses.asdict(flags), "training": training}}
         context |= {"commit": commit(), "machine": machine(), "day": f"{datetime.date.today()}"}
-        print(*shown({"machine": context["machine"], **results}), sep="\n")
+        print(*tables({"machine": context["machine"], **results}), sep="\n")
         text = json.dumps({**context, **results}, ensure_ascii=False)
         if flags.record:
             write_record(flags.record, text)
@@ -62,19 +71,19 @@ class Benchmark:
 
 
 def write_record(name: str, text: str) -> None:
-    """Write a JSON object to the file of results with this name, indented."""
+    """Write a JSON object, indented, to a file with this name in benchmarks/results/."""
     if Path(name).name != name:
-        raise UserError(f"--record {name}: must be the name of a file without a folder")
+        raise UserError(f"--record {name}: must be a file name without a folder")
     (RESULTS / f"{name}.json").write_text(json.dumps(json.loads(text), indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
 def log(text: str) -> None:
-    """Print progress."""
+    """Print a progress message to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 def commit() -> str:
-    """Return the commit of this code, with "-dirty" after it if files of it are changed."""
+    """Return the commit of this code, with the suffix "-dirty" if there are uncommitted changes."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
@@ -83,13 +92,12 @@ def commit() -> str:
 
 
 def machine() -> dict[str, Any]:
-    """Return what the speed depends on, without the names of hosts and users."""
-    cpu = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
+    """Return the properties of this machine that affect speed, but no host name or user name."""
     gpus = [f"{gpu.name}, {gpu.memory / 2**30:.0f} GiB" for gpu in find_gpus()]
     installed = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions()}
     packages = ("tensorflow", "keras", "nvidia-cudnn-cu12")
     return {
-        "processor": (cpu or [NOT_RECORDED])[0],
+        "processor": cpu_info("model name") or NOT_RECORDED,
         "cores": len(os.sched_getaffinity(0)),
         "gpus": gpus,
         "packages": {name: installed[name] for name in packages if name in installed},
@@ -97,22 +105,17 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _lines(path: str) -> list[str]:
-    file = Path(path)
-    return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-
-
-def rounded(value: Any) -> Any:
-    """Round every float to six significant digits, also in nested lists and objects."""
+def round_floats(value: Any) -> Any:
+    """Round every float to six significant digits, including floats in nested lists and objects."""
     if isinstance(value, Mapping):
-        return {name: rounded(inner) for name, inner in value.items()}
+        return {name: round_floats(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [rounded(inner) for inner in value]
+        return [round_floats(inner) for inner in value]
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def shown(results: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of a table in Markdown for each list or object of objects, and a line for any other value."""
+def tables(results: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a Markdown table for each list or object of objects, and a single line for any other value."""
     for name, value in results.items():
         rows = value if isinstance(value, list) else []
         if isinstance(value, Mapping) and value and all(isinstance(row, Mapping) for row in value.values()):
@@ -127,7 +130,7 @@ def shown(results: Mapping[str, Any]) -> Iterator[str]:
 
 
 def cell(value: Any) -> str:
-    """Return a value for readers."""
+    """Format a value for a table."""
     if isinstance(value, Mapping):
         if value.keys() == {"median", "lowest", "highest"}:
             return "{} ({} to {})".format(*(cell(value[name]) for name in ("median", "lowest", "highest")))

@@ -1,9 +1,11 @@
-"""This project beside the same model in PyTorch: training speed in turns, and held-out quality.
+"""Compares this project with the same model in PyTorch by training speed and held-out quality.
 
-Speed: real target tokens a second, end symbols included, on the same words of the same pairs, without dropout. Quality:
-nats per character of whole held-out replies, end symbols included, by the best validation within the same time for each
-system, from the start of its process. PyTorch gets characters of this project's tokenizer, rare ones in bytes, so that
-no token is unknown; this project runs once with the same tokens, model and learning rate, and once with its defaults.
+Speed is the number of target tokens per second, without padding. Both systems train on the same tokenised pairs without
+dropout. Their speeds are measured in alternation.
+
+Quality is the lowest validation loss in nats per character that a system reaches within a given time. PyTorch uses the
+character tokens of this project, so no token is unknown. This project is trained once with the same tokens, model and
+learning rate, and once with its defaults.
 """
 
 import dataclasses
@@ -18,7 +20,7 @@ from typing import Any
 
 from benchmarks.benchmark import ROOT, Benchmark, log
 from benchmarks.opened_step import architecture_flag, plain, with_architecture
-from benchmarks.peers.pytorch import Best, PyTorch, environment, environments_flag
+from benchmarks.peers.pytorch import Best, PyTorch, environment
 from benchmarks.processes import Turns, in_turns, output_of, python
 from benchmarks.quality import best_validation, split
 from benchmarks.tokenised import character_corpora, read_tokenised, spelled
@@ -32,33 +34,40 @@ from chatbot.flags import flags_for, replace, setting
 
 OURS = "this project"
 PYTORCH = "PyTorch"
-# Names of texts.
+# File names of the tokenised pairs.
 WORDS = "words"
 CHARACTERS = "characters"
 HELD_OUT = "held_out"
-# In training for quality.
-KEEP_PROB = 0.7
+KEEP_PROB = 0.7  # the value of --keep-prob for comparing quality
 
 
 @dataclasses.dataclass(frozen=True)
 class CompareBenchmark(TrainBenchmark):
-    """The flags of python -m benchmarks compare."""
+    """The flags of `python -m benchmarks compare`."""
 
     architecture: str = architecture_flag()
-    rounds: int = setting(3, "turns of each system; the speed is their median", group="measuring", least=1)
-    held_out: int = setting(2000, "pairs that are held out", least=1)
-    quality_seconds: int = setting(240, "seconds of training of each system for its quality; 0: leave it out", least=0)
-    validate_every: int = setting(100, "steps between two validations", least=1)
-    environments: str | None = environments_flag()
+    rounds: int = setting(3, "number of rounds per system; the median speed is reported", group="measuring", minimum=1)
+    held_out: int = setting(2000, "number of pairs to hold out", minimum=1)
+    quality_seconds: int = setting(
+        240, "seconds of training per system for the quality comparison; 0 skips the comparison", minimum=0
+    )
+    validate_every: int = setting(100, "number of steps between validations", minimum=1)
+    environments: str | None = setting(
+        None,
+        "folder of the virtual environment for PyTorch, created if missing",
+        unset="duida/peers in the user's cache",
+        group="peers",
+        metavar="FOLDER",
+    )
 
     @property
     def settings(self) -> Settings:
-        """The settings of the model, as PyTorch has them."""
+        """The settings of the model, restricted to the features of the PyTorch model."""
         return plain(with_architecture(super().settings, self.architecture))
 
 
 def measure(flags: CompareBenchmark) -> dict[str, Any]:
-    """Measure the speed, and then the quality."""
+    """Compare the speed, then the quality."""
     cores = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
@@ -73,7 +82,7 @@ def measure(flags: CompareBenchmark) -> dict[str, Any]:
 
 
 def compare_speed(flags: CompareBenchmark, training: Path, pytorch: PyTorch) -> Turns:
-    """Measure the real target tokens a second of each system, in the precisions that work on this machine."""
+    """Measure the target tokens per second of each system in each precision that the machine supports."""
     pairs = read_tokenised(str(training), flags.max_length, flags.vocabulary_size)
     settings = flags.settings
     pairs.write(pytorch.work, WORDS)
@@ -86,33 +95,42 @@ def compare_speed(flags: CompareBenchmark, training: Path, pytorch: PyTorch) -> 
 
 
 def best_precision(rates: Mapping[str, Mapping[str, float]], system: str) -> str:
-    """Return the precision in which a system is fastest. Raises UserError if none works."""
+    """Return the precision in which a system is fastest. Raises UserError if no precision works."""
     medians = {name.removeprefix(f"{system}, "): rates[name]["median"] for name in rates if name.startswith(system)}
     if not medians:
-        raise UserError(f"{system}: no precision works on this machine; the reasons are printed above")
+        raise UserError(f"{system}: no precision works on this machine; see the reasons above")
     return max(medians, key=lambda precision: medians[precision])
 
 
 def ratios(rates: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Return this project's rate over PyTorch's: at the best precision of both, and in float32 if both have it.
+    """Return the speed of this project divided by the speed of PyTorch.
 
-    Raises UserError if a system has no precision.
+    The first ratio compares the fastest precision of each system. If both systems support float32, a second ratio
+    compares them in float32. Raises UserError if no precision works for a system.
     """
     precisions = {"pytorch_best": [best_precision(rates, system) for system in (OURS, PYTORCH)]}
     if {f"{OURS}, {FLOAT32}", f"{PYTORCH}, {FLOAT32}"} <= rates.keys():
         precisions["pytorch_float32"] = [FLOAT32, FLOAT32]
     return {
-        name: rates[f"{OURS}, {ours}"]["median"] / rates[f"{PYTORCH}, {peers}"]["median"]
-        for name, (ours, peers) in precisions.items()
+        name: rates[f"{OURS}, {ours}"]["median"] / rates[f"{PYTORCH}, {theirs}"]["median"]
+        for name, (ours, theirs) in precisions.items()
     }
 
 
 def compare_quality(
     flags: CompareBenchmark, files: tuple[Path, Path], pytorch: PyTorch, precision: str
 ) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
-    """Return the nats per character of each system's best validation, its step, and the seconds of the run.
+    """Train each system for the same time and measure its best validation loss.
 
-    precision: PyTorch's. Also returns, by system, why it has no validation.
+    Args:
+        flags: The flags of the benchmark.
+        files: The files with training and held-out pairs.
+        pytorch: The PyTorch environment.
+        precision: The precision for PyTorch.
+
+    Returns:
+        The nats per character, the step and the seconds of each system, and an error message for each system that
+        failed.
     """
     work = pytorch.work
     seconds = flags.quality_seconds
@@ -124,7 +142,7 @@ def compare_quality(
     spelled(held_out.shards, corpus.vocabulary).write(work, HELD_OUT)
     characters = sum(int(shard.characters.sum()) for shard in held_out.shards)
 
-    def ours(settings: Settings) -> Best:
+    def train_ours(settings: Settings) -> Best:
         settings = replace(settings, data=(str(files[0]),), validation=str(files[1]), validate_every=every)
         output_of(python(ROOT / "train.py", *shlex.split(flags_for(settings))), work, seconds=seconds)
         nats, step = best_validation(work / attempt_directory(settings.run.attempt))
@@ -133,14 +151,14 @@ def compare_quality(
     same = replace(settings, attempt="same", tokenizer="char", preset=NONE, both_directions="off")
     defaults = replace(Settings(), attempt="defaults", architecture=flags.architecture)
     systems: dict[str, Callable[[], Best]] = {
-        f"{OURS}, defaults": partial(ours, defaults),
-        f"{OURS}, the same model": partial(ours, same),
+        f"{OURS}, defaults": partial(train_ours, defaults),
+        f"{OURS}, the same model": partial(train_ours, same),
         PYTORCH: partial(pytorch.best, settings, CHARACTERS, HELD_OUT, seconds, every, precision),
     }
     results = {}
     failures = {}
     for name, train in systems.items():
-        log(f"{name}: trains for {seconds} s")
+        log(f"{name}: training for {seconds} s")
         began = time.perf_counter()
         try:
             best = train()
@@ -154,10 +172,10 @@ def compare_quality(
     return results, failures
 
 
-compare_benchmark = Benchmark(
+BENCHMARK = Benchmark(
     "compare",
     CompareBenchmark,
-    "Compare this project with PyTorch, which is installed first, in an environment of its own: training speed in "
-    "turns, and the likelihood of held-out replies after equal times.",
+    "Compare training speed and held-out likelihood after equal times with PyTorch, which is first installed in an "
+    "environment of its own.",
     measure,
 )

@@ -1,9 +1,8 @@
-"""Speed and memory of encoding, of a second start and of the input of a step, and the time that steps wait for it."""
+"""Measures the speed of reading training data: encoding a corpus, loading it from the cache, and preparing batches."""
 
 import dataclasses
 import functools
 import itertools
-import json
 import os
 import shutil
 import statistics
@@ -16,34 +15,35 @@ from typing import Any
 from benchmarks.benchmark import ROOT, Benchmark, Recorded, log
 from benchmarks.processes import Samples, Worker, memory_gb, output_of, python
 from benchmarks.synthetic import write_corpus
+from chatbot.attempts.curves import read_records
+from chatbot.attempts.files import METRICS
+from chatbot.config.attempts import attempt_directory
 from chatbot.config.training import Settings
 from chatbot.corpus.batches import GlobalBatch
 from chatbot.flags import compose, setting
 from chatbot.quiet import import_tensorflow
 
-# The jieba loop is timed on at most this many pairs: its rate does not change with more.
+# Maximum number of pairs for timing jieba alone, whose speed does not depend on the number of pairs.
 JIEBA_PAIRS = 1_100_000
 TRAINING_STEPS = 300
 WARM_UP_STEPS = 100
-# Pairs of a measurement of the input.
+# Number of pairs for each measurement of the input pipeline.
 INPUT_PAIRS = 200_000
-# An estimate of what one GPU of A100's class trains at rnn_size 512. With the default model, a pair of ten tokens on
-# each side takes 0.44 GFLOP: six for each weight and token, where a token passes half of the 3.2 million recurrent
-# weights and a target token also the 4.1 million of the projection. 12,500 pairs a second are then 5.5 TFLOP/s, and
-# 250,000 tokens a second; NVIDIA gives 83,000 for its GNMT v2, whose tokens take 17 times the work (one A100, TF32).
+# Estimated training speed of an A100 with the default model. A pair with ten tokens on each side needs 0.44 GFLOP, so
+# this speed is 5.5 TFLOP/s.
 GPU_PAIRS_PER_S = 12_500
 
 
 @dataclasses.dataclass(frozen=True)
 class CorpusBenchmark(Recorded):
-    """The flags of python -m benchmarks corpus."""
+    """The flags of `python -m benchmarks corpus`."""
 
-    pairs: int = setting(1_100_000, "pairs of the generated corpus", group="corpus", least=1)
-    training: bool = setting(True, "train for 300 steps and measure the share of the time that steps wait for input")
+    pairs: int = setting(1_100_000, "number of pairs to generate", group="corpus", minimum=1)
+    training: bool = setting(True, "train for 300 steps and measure the fraction of time spent waiting for input")
 
 
 def measure(flags: CorpusBenchmark) -> dict[str, Any]:
-    """Run all measurements, each in a new process, so that its memory is that of this measurement alone."""
+    """Run all measurements. Each runs in a new process, so that its memory is measured separately."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as temporary:
         folder = Path(temporary)
         file = folder / "pairs.tsv"
@@ -57,7 +57,7 @@ def measure(flags: CorpusBenchmark) -> dict[str, Any]:
 
 
 def bare_loop(file: str, folder: Path) -> dict[str, Any]:
-    """Time the reference: jieba.lcut over all texts in one process, with texts in memory; words are discarded."""
+    """Time the reference, which is a loop that calls jieba.lcut for each text and discards the words."""
     import jieba
 
     jieba.initialize()
@@ -74,9 +74,10 @@ def _settings(file: str, folder: Path) -> Settings:
 
 
 def encoding(file: str, folder: Path) -> dict[str, Any]:
-    """Time the whole encoding, from the file to shards on disk: reading, cleaning, jieba, vocabulary, ids.
+    """Time the encoding of a text file into token ids on disk.
 
-    Both the training pairs and the held-out pairs are encoded. encode_peak_gb: of this process and its workers.
+    Encoding includes reading, cleaning, word segmentation and building the vocabulary. The result "encode_peak_gb"
+    includes the memory of worker processes.
     """
     from chatbot.corpus.dataset import training_set, validation_set
 
@@ -92,7 +93,7 @@ def encoding(file: str, folder: Path) -> dict[str, Any]:
 
 
 def second_start(file: str, folder: Path) -> dict[str, Any]:
-    """Measure the time from the settings to the first batch with a filled cache, without the import of TensorFlow."""
+    """Time a start from the cache, up to the first batch. The import of TensorFlow is not included."""
     import_tensorflow()
     from chatbot.corpus.batches import Batches
     from chatbot.training.data import prepare
@@ -105,26 +106,29 @@ def second_start(file: str, folder: Path) -> dict[str, Any]:
 
 
 def input_rates(file: str, folder: Path) -> dict[str, Any]:
-    """Measure how many pairs a second the input thread makes on one core, and how many GPUs it feeds.
+    """Measure how many pairs per second the input pipeline prepares on one CPU core, and how many GPUs this can feed.
 
-    A row for each number of towers and of pairs in a share: planned_and_padded_per_s, pairs a second of `from_step`;
-    prefetched_per_s, those of batches with all that a step needs, whose consumer has the same core; gpus_fed, the
-    latter by GPU_PAIRS_PER_S.
+    Returns:
+        A row for each number of towers (model replicas) and each batch size per tower, with these values:
+
+        planned_and_padded_per_s: Pairs per second for creating padded batches.
+        prefetched_per_s: Pairs per second for the whole pipeline, including the transfer to the consumer.
+        gpus_fed: The number of GPUs that can train at this speed.
     """
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     import_tensorflow()
     from chatbot.corpus.batches import Batches
     from chatbot.corpus.dataset import training_set
     from chatbot.corpus.workers import prefetched
-    from chatbot.training.new_model import built_model
+    from chatbot.training.new_model import build_model
     from chatbot.training.share import Preparation
 
     settings = _settings(file, folder)
     shards = training_set(settings.corpus, settings.encoding).shards
     shards = dataclasses.replace(shards, max_length=settings.model.max_length)
     seed = settings.learning.seed
-    small = dataclasses.replace(settings.model, rnn_size=2, embedding_size=1)  # only its layout of batches matters
-    model = built_model(small, settings.encoding.vocabulary_size, seed)
+    small = dataclasses.replace(settings.model, rnn_size=2, embedding_size=1)  # sizes do not affect the input
+    model = build_model(small, settings.encoding.vocabulary_size, seed)
     rows = []
     for towers, batch_size in itertools.product((1, 8), (64, 256, 1024)):
         batches = Batches(shards, towers * batch_size, seed)
@@ -139,7 +143,7 @@ def input_rates(file: str, folder: Path) -> dict[str, Any]:
 
 
 def _pairs_per_s(batches: Iterator[GlobalBatch], steps: int) -> float:
-    """Return the pairs a second of this many batches, after a first one."""
+    """Return the pairs per second over this number of batches, not counting the first batch."""
     next(batches)
     began = time.perf_counter()
     pairs = sum(batch.pairs for batch in itertools.islice(batches, steps))
@@ -147,16 +151,16 @@ def _pairs_per_s(batches: Iterator[GlobalBatch], steps: int) -> float:
 
 
 def input_wait(file: str, folder: Path) -> dict[str, Any]:
-    """Run train.py at default sizes and read the share of the time that steps waited for their batch."""
+    """Run train.py with default sizes and return the median fraction of time spent waiting for input."""
     data = ["--data", file, "--cache", folder / "cache", "--attempt", "input"]
     steps = ["--steps", TRAINING_STEPS, "--save-every", TRAINING_STEPS]
     output_of(python(ROOT / "train.py", *data, *steps), folder)
-    lines = (folder / "checkpoints/input/metrics.jsonl").read_text().splitlines()
-    records = [record for record in map(json.loads, lines) if record["step"] > WARM_UP_STEPS]
+    records = read_records(folder / attempt_directory("input") / METRICS)
+    records = [record for record in records if record["step"] > WARM_UP_STEPS]
     return {name: statistics.median(r[name] for r in records) for name in ("input_wait", "examples_per_s")}
 
 
-corpus_benchmark = Benchmark(
+BENCHMARK = Benchmark(
     "corpus",
     CorpusBenchmark,
     "Measure every stage from a file of pairs to batches on a synthetic corpus.",

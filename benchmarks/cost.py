@@ -1,4 +1,4 @@
-"""How the time and memory of a start and of a training step grow with one size at a time."""
+"""Measures how startup time, step time and memory grow with each model size."""
 
 import dataclasses
 import itertools
@@ -12,7 +12,7 @@ from benchmarks.opened_step import OpenedStep, SizeFlags, pairs_of_one_length, p
 from benchmarks.processes import Worker, peak_gb
 from chatbot.flags import replace, setting
 
-# The values of the size that grows; the others are those of the flags.
+# The values to measure for each size. Meanwhile, all other sizes keep the values of the flags.
 SIZES = {
     "batch_size": (16, 32, 64, 128, 256, 512),
     "vocabulary_size": (4_000, 8_000, 16_000, 32_000, 64_000),
@@ -23,29 +23,33 @@ SIZES = {
 
 @dataclasses.dataclass(frozen=True)
 class CostBenchmark(SizeFlags):
-    """The flags of python -m benchmarks cost."""
+    """The flags of `python -m benchmarks cost`."""
 
-    precision: str = setting("float32", "precision of matrix products", group="model", choices=("float32", "bfloat16"))
+    precision: str = setting("float32", "data type of matrix products", group="model", choices=("float32", "bfloat16"))
     grows: tuple[str, ...] = setting(
-        tuple(SIZES), "what grows, one after another", group="measuring", choices=tuple(SIZES)
+        tuple(SIZES), "model sizes to increase, one at a time", group="measuring", choices=tuple(SIZES)
     )
-    steps: int = setting(5, "timed steps; the result is their median", least=1)
+    steps: int = setting(5, "number of timed steps; the median is reported", minimum=1)
 
 
 def measure(flags: CostBenchmark) -> dict[str, Any]:
-    """Measure each size in a process of its own, which ends before the next one begins."""
+    """Measure each value of each size in a separate process."""
     rows = []
-    for what, value in ((size, value) for size in flags.grows for value in SIZES[size]):
-        with Worker(training_worker, flags, what, value) as worker:
-            rows.append({"what": what, "value": value, **worker.ask()})
+    for size, value in ((name, value) for name in flags.grows for value in SIZES[name]):
+        with Worker(training_worker, flags, size, value) as worker:
+            rows.append({"what": size, "value": value, **worker.ask()})
         log(str(rows[-1]))
     return {"rows": rows, "steepest": max(growth_ratios(rows), key=lambda growth: growth["ratio"], default=None)}
 
 
 def growth_ratios(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the growth of a step's time over the expected growth, for neighbouring sizes; above 1 is worse.
+    """Compare the growth of step times with the expected growth.
 
-    The expected growth is in proportion to the size, to its square for rnn_size, as in the recurrent products.
+    The expected growth is linear. For rnn_size, it is quadratic because of the recurrent matrix products.
+
+    Returns:
+        For each value of a size except the first, the measured growth from the previous value, divided by the expected
+        growth. A ratio above 1 is worse than expected.
     """
     ratios = []
     for small, large in itertools.pairwise(rows):
@@ -56,19 +60,25 @@ def growth_ratios(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return ratios
 
 
-def training_worker(flags: CostBenchmark, what: str, value: int) -> Callable[[], dict[str, float]]:
-    """Measure a start and the steps after it. The keys of the result:
+def training_worker(flags: CostBenchmark, size: str, value: int) -> Callable[[], dict[str, float]]:
+    """Time the startup of training, and return a function that times further steps and returns all results.
 
-    import_s, build_s and first_step_s: seconds of the import of TensorFlow, of building the model and its update, and
-    of the first step with its tracing. step_s: of a later one. weights: numbers in the model. peak_gb: of the process.
+    The results are:
+
+    import_s: Seconds to import TensorFlow.
+    build_s: Seconds to build the model and its update function.
+    first_step_s: Seconds of the first step, including tracing.
+    step_s: Median seconds of later steps.
+    weights: The number of scalar weights.
+    peak_gb: The peak memory of the process.
     """
     times = [time.perf_counter()]
     towers = towers_of_machine(1)
     times.append(time.perf_counter())
     settings = plain(flags.settings)
-    vocabulary = value if what == "vocabulary_size" else flags.vocabulary_size
-    if what != "vocabulary_size":
-        settings = replace(settings, **{what: value})
+    vocabulary = value if size == "vocabulary_size" else flags.vocabulary_size
+    if size != "vocabulary_size":
+        settings = replace(settings, **{size: value})
     pairs = pairs_of_one_length(settings, vocabulary, settings.learning.batch_size)
     times.append(time.perf_counter())
     opened = OpenedStep(settings, pairs, vocabulary, towers, flags.precision)
@@ -76,7 +86,7 @@ def training_worker(flags: CostBenchmark, what: str, value: int) -> Callable[[],
     first = opened.turn(1)["step_s"]
 
     def answer() -> dict[str, float]:
-        opened.turn(1)  # a second one, which is not counted either
+        opened.turn(1)  # a second warm-up step
         turns = [opened.turn(1) for _ in range(flags.steps)]
         return {
             "import_s": times[1] - times[0],
@@ -92,7 +102,7 @@ def training_worker(flags: CostBenchmark, what: str, value: int) -> Callable[[],
     return answer
 
 
-cost_benchmark = Benchmark(
+BENCHMARK = Benchmark(
     "cost",
     CostBenchmark,
     "Measure how time and memory of a start and of a training step grow with batch, vocabulary, units and length.",

@@ -1,4 +1,4 @@
-"""Replies per second, and the time of a command that replies once."""
+"""Measures how many replies per second a model generates, and how long a command takes to answer one question."""
 
 import dataclasses
 import functools
@@ -21,20 +21,19 @@ from chatbot.training.devices.towers import open_towers
 
 BEAM_SIZES = (5, 1)
 BATCH_SIZES = (1, 64)
-# The attempt for timing chat.py.
-ATTEMPT = "cold"
+ATTEMPT = "cold"  # name of the attempt for timing chat.py
 
 
 @dataclasses.dataclass(frozen=True)
 class DecodeBenchmark(TrainBenchmark):
-    """The flags of python -m benchmarks decode."""
+    """The flags of `python -m benchmarks decode`."""
 
-    questions: int = setting(256, "questions in a turn", group="measuring", least=1)
-    cold: bool = setting(True, "time python chat.py QUESTION, from its start to its end")
+    questions: int = setting(256, "number of questions per round", group="measuring", minimum=1)
+    cold: bool = setting(True, "measure the total time of python chat.py QUESTION")
 
 
 def measure(flags: DecodeBenchmark) -> dict[str, Any]:
-    """Measure the replies a second of each search, and the cold start."""
+    """Measure the replies per second of each search, and the time of a cold start."""
     pairs = read_tokenised(flags.data, flags.max_length, flags.vocabulary_size)
     questions = dataclasses.replace(pairs, pairs=pairs.pairs[: flags.questions])
     results: dict[str, Any] = cold_start(flags) if flags.cold else {}
@@ -46,7 +45,7 @@ def measure(flags: DecodeBenchmark) -> dict[str, Any]:
 
 
 def cold_start(flags: DecodeBenchmark) -> dict[str, float]:
-    """Return the median seconds of import tensorflow, and of python chat.py QUESTION, both until the process ends."""
+    """Return the median duration in seconds of importing TensorFlow and of running chat.py with a question."""
     sizes = ("rnn_size", "num_layers", "embedding_size", "vocabulary_size", "max_length")
     words = [word for name in sizes for word in (f"--{name.replace('_', '-')}", getattr(flags, name))]
     with tempfile.TemporaryDirectory() as folder:
@@ -62,7 +61,10 @@ def cold_start(flags: DecodeBenchmark) -> dict[str, float]:
 
 
 def _replying_worker(flags: DecodeBenchmark, pairs: TokenisedPairs, questions: TokenisedPairs) -> Callable[..., float]:
-    """Train for --steps steps, then reply as chat.py does. A request has the size of the beam and of a batch."""
+    """Train for --steps steps, and return a function that measures replies per second.
+
+    The returned function replies in the same way as chat.py, with the given beam size and batch size.
+    """
     towers = open_towers([], None)
     from chatbot.inference.replier import Replier
     from chatbot.inference.tensorflow_model import TensorFlowModel
@@ -82,7 +84,7 @@ def _replying_worker(flags: DecodeBenchmark, pairs: TokenisedPairs, questions: T
 
     def turn(beam_size: int, batch_size: int) -> float:
         reply = repliers[beam_size].replies
-        reply(rows[:batch_size])  # traces and warms up
+        reply(rows[:batch_size])  # warm-up, including tracing
         began = time.perf_counter()
         for start in range(0, len(rows), batch_size):
             reply(rows[start : start + batch_size])
@@ -91,9 +93,9 @@ def _replying_worker(flags: DecodeBenchmark, pairs: TokenisedPairs, questions: T
     return turn
 
 
-decode_benchmark = Benchmark(
+BENCHMARK = Benchmark(
     "decode",
     DecodeBenchmark,
-    "Measure replies a second on this machine, with models of --steps steps.",
+    "Measure replies per second on this machine, with models trained for --steps steps.",
     measure,
 )

@@ -1,11 +1,10 @@
-"""What this project does on a machine's GPUs: a report to paste.
+"""Tests and measures this project on the GPUs of a machine, and prints a report.
 
-Each part runs commands that users have, in processes of their own, so that one that fails leaves the others. Without a
-GPU, they run on a stand-in (tests/gpu/standin) with small models, which says nothing about speed.
+The commands run in separate processes, so that a failure does not affect other parts of the report. Without a GPU, the
+commands use small models and a simulated GPU (tests/gpu/standin). The speed is then meaningless.
 """
 
 import dataclasses
-import json
 import os
 import re
 import shlex
@@ -22,6 +21,8 @@ from benchmarks.peers.pytorch import PyTorch
 from benchmarks.processes import Ended, Samples, last_error, python, run
 from benchmarks.synthetic import write_corpus
 from benchmarks.tokenised import read_tokenised
+from chatbot.attempts.curves import read_records
+from chatbot.attempts.files import METRICS
 from chatbot.config.attempts import attempt_directory
 from chatbot.config.corpus import NONE
 from chatbot.config.model import RECURRENT, TRANSFORMER
@@ -32,8 +33,8 @@ from chatbot.quiet import LOG_LINE
 from chatbot.training.devices.gpus import find_gpus
 from tests.gpu import standin
 
-PAIRS = 20_000  # of made-up ones
-SECONDS = 150.0  # of a command on a real GPU, after which it is ended
+PAIRS = 20_000  # number of synthetic pairs
+SECONDS = 150.0  # timeout of a command on a real GPU
 STANDIN_STEPS = 4
 STANDIN_PAIRS = 300
 STANDIN_SIZES = {"rnn_size": 16, "embedding_size": 8, "vocabulary_size": 300, "batch_size": 8}
@@ -41,10 +42,10 @@ PRECISIONS = ("float32", "bfloat16")
 RESUMED_STEPS = 40
 LOG = re.compile(LOG_LINE)
 QUESTIONS = "你好\n你会死吗\n讲个笑话\n再见\n" * 16
-# Left to other programs, and to the model: a batch that needs more does not fit.
+# Bytes of GPU memory that HOG leaves free, which is too little for a step with LARGE_BATCH pairs.
 FREE_MEMORY = 3 << 30
 LARGE_BATCH = 4096
-# A program that takes all but so many bytes of a GPU's memory, by CUDA's driver alone, until it is ended.
+# A Python program that occupies GPU memory until it is killed. Its argument is the number of bytes to leave free.
 HOG = """
 import ctypes, sys, time
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -62,15 +63,19 @@ Row = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class GpuBenchmark(SizeFlags):
-    """The flags of python -m benchmarks gpu."""
+    """The flags of `python -m benchmarks gpu`."""
 
-    data: str | None = setting(None, "question-answer pairs", unset="made-up ones", group="data", metavar="FILE")
-    batch_sizes: tuple[int, ...] = setting((64, 512), "pairs in a step, for the rows of speed", group="measuring")
-    steps: int = setting(400, "steps of a row of speed", least=20)
-    parts: tuple[str, ...] = setting((), "parts of the report", unset="all", metavar="PART")
+    data: str | None = setting(
+        None, "file of question-answer pairs", unset="generated pairs", group="data", metavar="FILE"
+    )
+    batch_sizes: tuple[int, ...] = setting(
+        (64, 512), "batch sizes in pairs, each for one row of the speed table", group="measuring"
+    )
+    steps: int = setting(400, "number of steps per row of the speed table", minimum=20)
+    parts: tuple[str, ...] = setting((), "parts of the benchmark to run", unset="all", metavar="PART")
     pytorch: str | None = setting(
         None,
-        "environment with PyTorch for these GPUs, to compare with",
+        "folder of a virtual environment with PyTorch for these GPUs, for comparison",
         unset="none",
         group="peers",
         metavar="FOLDER",
@@ -79,13 +84,13 @@ class GpuBenchmark(SizeFlags):
     def __post_init__(self) -> None:
         super().__post_init__()
         if unknown := set(self.parts) - set(PARTS):
-            raise UserError(f"--parts {unknown.pop()}: there are {', '.join(PARTS)}")
+            raise UserError(f"--parts {unknown.pop()}: unknown; there are {', '.join(PARTS)}")
         if self.pytorch is not None and not (Path(self.pytorch) / "bin/python").exists():
-            raise UserError(f"--pytorch {self.pytorch}: no environment, since it has no bin/python; make one with venv")
+            raise UserError(f"--pytorch {self.pytorch}: not an environment, it has no bin/python; create one with venv")
 
 
 class Machine:
-    """The commands of a report, and what they need: a folder, its pairs, and the environment of their processes."""
+    """Runs the commands of the report with a common folder, data file and environment."""
 
     def __init__(self, flags: GpuBenchmark, work: Path) -> None:
         self.gpus = find_gpus()
@@ -99,7 +104,10 @@ class Machine:
             write_corpus(self.data, PAIRS if self.is_real else STANDIN_PAIRS)
 
     def settings(self, architecture: str = RECURRENT, precision: str = "float32", batch_size: int = 0) -> Settings:
-        """Return the settings of a model as the systems of `compare` have it. batch_size: 0: the first of the flags."""
+        """Return settings with the same model as in the `compare` benchmark.
+
+        A batch size of 0 means the first value of --batch-sizes.
+        """
         return replace(
             plain(with_architecture(self.flags.settings, architecture)),
             data=(str(self.data),),
@@ -114,20 +122,20 @@ class Machine:
     def run(
         self, *words: object, seconds: float = SECONDS, stdin: str = "", variables: Mapping[str, str] | None = None
     ) -> Ended:
-        """Run Python with these arguments in the folder, as `processes.run` does."""
+        """Run Python with these arguments in the work folder."""
         environment = {**self.environment, **(variables or {})}
         ended = run(python(*words), self.work, stdin, seconds if self.is_real else None, environment)
         log(ended.output[-3000:] if ended.code != 0 else f"  {ended.seconds:.0f} s")
         return ended
 
     def train(self, settings: Settings, attempt: str, steps: int, *flags: str, **variables: str) -> Ended:
-        """Train an attempt until a step. flags: besides those of the settings. variables: of the environment."""
-        own = replace(settings, attempt=attempt, steps=steps)
-        return self.run(ROOT / "train.py", *shlex.split(flags_for(own)), *flags, variables=variables)
+        """Train an attempt up to a step, with additional flags and environment variables."""
+        settings = replace(settings, attempt=attempt, steps=steps)
+        return self.run(ROOT / "train.py", *shlex.split(flags_for(settings)), *flags, variables=variables)
 
 
 def selftest(machine: Machine) -> Iterator[Row]:
-    """Towers beside one device, on all GPUs or on one that is split."""
+    """Check that training on several GPUs, or on a GPU split into several devices, gives the results of one device."""
     towers = max(2, len(machine.gpus))
     ended = machine.run(ROOT / "train.py", "--selftest", "--towers", towers)
     worst = max((float(number) for number in re.findall(r"\d\.\d+e-\d+", ended.output)), default=None)
@@ -135,7 +143,7 @@ def selftest(machine: Machine) -> Iterator[Row]:
 
 
 def tests(machine: Machine) -> Iterator[Row]:
-    """The tests of GPUs. Those of the train command always have stand-ins, so they need no GPU."""
+    """Run the GPU tests, except for tests that always use simulated GPUs."""
     others = ["--ignore", str(ROOT / "tests/gpu/test_train_command.py")]
     arguments = ["-m", "pytest", "-q", "-m", "gpu", "-n", "4", "--dist", "loadfile", "--rootdir", str(ROOT), *others]
     which = ROOT / "tests/gpu" if machine.is_real else ROOT / "tests/gpu/test_crossings.py"
@@ -145,7 +153,7 @@ def tests(machine: Machine) -> Iterator[Row]:
 
 
 def speed(machine: Machine) -> Iterator[Row]:
-    """Real target tokens a second, of this project and of PyTorch."""
+    """Measure the target tokens per second, without padding, of this project and of PyTorch."""
     for architecture in (RECURRENT, TRANSFORMER):
         for batch_size in machine.flags.batch_sizes:
             for precision in PRECISIONS:
@@ -157,7 +165,7 @@ def speed(machine: Machine) -> Iterator[Row]:
 
 
 def towers(machine: Machine) -> Iterator[Row]:
-    """Speed with several towers: on as many GPUs, or on one that is split, where they share its time."""
+    """Measure the speed of training with several towers (model replicas), either on a GPU each or on the same GPU."""
     steps = machine.steps // 2 if machine.is_real else machine.steps
     settings = machine.settings(batch_size=max(machine.flags.batch_sizes))
     for number in (2, 4):
@@ -169,7 +177,7 @@ def towers(machine: Machine) -> Iterator[Row]:
 
 
 def resume(machine: Machine) -> Iterator[Row]:
-    """A run with --deterministic that is resumed half way, beside one that is not: their weights."""
+    """Compare the weights of a deterministic run that was resumed halfway with those of an uninterrupted run."""
     settings = replace(machine.settings(), deterministic=True)
     weights = []
     steps = RESUMED_STEPS if machine.is_real else STANDIN_STEPS
@@ -182,7 +190,7 @@ def resume(machine: Machine) -> Iterator[Row]:
 
 
 def memory(machine: Machine) -> Iterator[Row]:
-    """A batch that does not fit, on a GPU whose memory another process has taken; on a stand-in, a fault."""
+    """Check that training continues after running out of GPU memory, which is simulated if there is no GPU."""
     if machine.is_real:
         command = [*map(str, python("-c", HOG, FREE_MEMORY))]
         with subprocess.Popen(command, env=machine.environment, stdout=subprocess.PIPE, text=True) as hog:
@@ -200,7 +208,7 @@ def memory(machine: Machine) -> Iterator[Row]:
 
 
 def replies(machine: Machine) -> Iterator[Row]:
-    """Replies of one model on the GPU and on the CPU, with the time of the command's start."""
+    """Compare the replies of a model on the GPU and on the CPU, and time the command."""
     machine.train(machine.settings(), "replies", 200 if machine.is_real else STANDIN_STEPS)
     command = [ROOT / "chat.py", "--attempt", "replies", "--beam-size", "4"]
     texts = []
@@ -218,7 +226,7 @@ PARTS: dict[str, Callable[[Machine], Iterator[Row]]] = {
 
 
 def measure(flags: GpuBenchmark) -> dict[str, Any]:
-    """Return the rows of all parts."""
+    """Run the parts of the report and return their rows."""
     results: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         machine = Machine(flags, Path(folder))
@@ -227,7 +235,7 @@ def measure(flags: GpuBenchmark) -> dict[str, Any]:
             for row in PARTS[name](machine):
                 results.append({"part": name, **row})
                 log(str(results[-1]))
-    note = {} if machine.is_real else {"note": "no GPU: a stand-in with small models, which says nothing about speed"}
+    note = {} if machine.is_real else {"note": "no GPU: simulated GPUs and small models, so speeds are meaningless"}
     return {**note, "results": results}
 
 
@@ -237,13 +245,12 @@ def _row(what: str, ended: Ended, result: str = "", **others: Any) -> Row:
 
 
 def _speed_row(machine: Machine, settings: Settings, what: str, steps: int, *devices: str) -> Row:
-    """Train, and return the median rate of the later half, and the most memory in use on all GPUs by any process."""
+    """Train, and return a row with the median speed in the second half of the steps and the peak memory of all GPUs."""
     attempt = re.sub(r"\W+", "-", what).strip("-")
     settings = replace(settings, log_every=max(1, steps // 10))
     with Samples(lambda: sum(gpu.used for gpu in find_gpus())) as used:
         ended = machine.train(settings, attempt, steps, *devices)
-    file = machine.work / attempt_directory(attempt) / "metrics.jsonl"
-    records = map(json.loads, file.read_text(encoding="utf-8").splitlines() if file.exists() else [])
+    records = read_records(machine.work / attempt_directory(attempt) / METRICS)
     rates = [record["target_tokens_per_s"] for record in records if "target_tokens_per_s" in record]
     result = f"{statistics.median(rates[len(rates) // 2 :]):,.0f} tokens/s" if rates and ended.code == 0 else ""
     gib = max(used.values) / 2**30 if machine.is_real else None
@@ -264,14 +271,14 @@ def _torch_rate(machine: Machine, settings: Settings) -> str:
 
 
 def _last_line(ended: Ended, word: str) -> str:
-    """Return the last line of the output with a word, or nothing."""
+    """Return the last output line that contains a word, or ""."""
     lines = [line.strip("= ") for line in ended.output.splitlines() if word in line and line.strip("= ")]
     return lines[-1] if lines else ""
 
 
-gpu_benchmark = Benchmark(
+BENCHMARK = Benchmark(
     "gpu",
     GpuBenchmark,
-    "Check and measure this project on the GPUs of this machine, and print a report to paste.",
+    "Check and measure this project on the GPUs of this machine, and print a report for copying.",
     measure,
 )

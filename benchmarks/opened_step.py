@@ -1,4 +1,4 @@
-"""A training step of a new model, opened as a run opens it, and the flags of the sizes of measured models."""
+"""Runs training steps of a new model for benchmarks, and defines flags for model sizes."""
 
 import dataclasses
 import functools
@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.benchmark import Recorded
-from chatbot.config.corpus import LEAST_VOCABULARY
-from chatbot.config.model import OF_RECURRENT, RECURRENT, TRANSFORMER, ModelSettings
+from chatbot.config.corpus import MIN_VOCABULARY
+from chatbot.config.model import RECURRENT, RECURRENT_SETTINGS, TRANSFORMER, ModelSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batches, GlobalBatch
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.vocabulary import SPECIALS
 from chatbot.flags import compose, replace, setting
-from chatbot.training.devices.gpus import find_gpus
 from chatbot.training.devices.towers import Tower, choose_gpus, open_towers
 
 if TYPE_CHECKING:
@@ -26,33 +25,37 @@ if TYPE_CHECKING:
 
 
 def architecture_flag() -> Any:
-    """Return the field of a `Flags` class for the layers of the models; see `with_architecture`."""
-    return setting(RECURRENT, "layers of the models", group="model", choices=(RECURRENT, TRANSFORMER))
+    """Return a dataclass field for the flag --architecture; see `with_architecture`."""
+    return setting(RECURRENT, "type of the encoder and the decoder", group="model", choices=(RECURRENT, TRANSFORMER))
 
 
 def with_architecture(settings: Settings, architecture: str) -> Settings:
-    """Return settings with these layers; a Transformer has none of the settings of recurrent ones."""
+    """Return the settings with another architecture. Settings that do not apply to it are reset to their defaults."""
     if architecture == RECURRENT:
         return settings
-    return replace(settings, architecture=architecture, **{name: getattr(ModelSettings, name) for name in OF_RECURRENT})
+    return replace(
+        settings, architecture=architecture, **{name: getattr(ModelSettings, name) for name in RECURRENT_SETTINGS}
+    )
 
 
 def plain(settings: Settings) -> Settings:
-    """Return the settings of what other systems have, too: one direction, no dropout, their learning rate."""
+    """Return settings that PyTorch's peer model also supports: no dropout, and a unidirectional encoder."""
     one_direction = {"bidirectional": False} if settings.model.architecture == RECURRENT else {}
     return replace(settings, keep_prob=1.0, learning_rate=0.001, **one_direction)
 
 
 @dataclasses.dataclass(frozen=True)
 class SizeFlags(Recorded):
-    """Sizes of the model and of a batch. Raises UserError for a value out of its range."""
+    """Flags for the sizes of the model and of a batch. Raises UserError if a value is out of range."""
 
-    rnn_size: int = setting(512, "units of each recurrent layer", group="model", least=2)
-    num_layers: int = setting(2, "layers of each side", least=1)
-    embedding_size: int = setting(256, "units of an embedding", least=1)
-    vocabulary_size: int = setting(16_000, "maximum size of the vocabulary", least=LEAST_VOCABULARY)
-    max_length: int = setting(20, "tokens of the longest question and reply", least=2)
-    batch_size: int = setting(64, "pairs in a step", least=1)
+    rnn_size: int = setting(512, "number of units in each recurrent layer", group="model", minimum=2)
+    num_layers: int = setting(2, "number of layers in the encoder and in the decoder", minimum=1)
+    embedding_size: int = setting(256, "size of the token embeddings", minimum=1)
+    vocabulary_size: int = setting(
+        16_000, "maximum size of the vocabulary of bytes, characters and words", minimum=MIN_VOCABULARY
+    )
+    max_length: int = setting(20, "maximum number of tokens in a question and in a reply", minimum=2)
+    batch_size: int = setting(64, "number of pairs per step", minimum=1)
 
     @property
     def settings(self) -> Settings:
@@ -63,26 +66,37 @@ class SizeFlags(Recorded):
 
 @dataclasses.dataclass(frozen=True)
 class TurnFlags(SizeFlags):
-    """Sizes, and the extent of a measurement."""
+    """Flags for model sizes and for the number of measured rounds and steps."""
 
-    rounds: int = setting(5, "rounds of one turn each; medians over the rounds count", group="measuring", least=1)
-    steps: int = setting(60, "steps in a turn", least=1)
+    rounds: int = setting(
+        5, "number of rounds, each with one turn per system; the median is reported", group="measuring", minimum=1
+    )
+    steps: int = setting(60, "number of training steps per turn", minimum=1)
 
 
-def towers_of_machine(number: int | None = None) -> list[Tower]:
-    """Open this many towers: on as many GPUs, or on the only GPU or the CPU, which is split.
+def towers_of_machine(number: int | None) -> list[Tower]:
+    """Open towers (model replicas) on several GPUs, or on parts of a single GPU or the CPU.
 
-    number: None: one on each GPU, or a single one. Raises UserError for more towers than several GPUs.
+    Args:
+        number: The number of towers; None for one tower per GPU.
+
+    Raises:
+        UserError: If there are several GPUs, but fewer than `number`.
     """
-    gpus = choose_gpus(None, None, find_gpus())
+    gpus = choose_gpus()
     return open_towers(gpus[:number], number if len(gpus) < 2 else None)
 
 
 def pairs_of_one_length(settings: Settings, vocabulary: int, number: int, length: int | None = None) -> EncodedPairs:
-    """Return drawn pairs of one length, so that all batches have one shape and no position is padding.
+    """Return random pairs of equal length, so that all batches have the same shape and no padding.
 
-    The ids follow Zipf's law, as words do: so many different ones are looked up in a step as in text. length: of the
-    questions, which have one token more than the replies; None: --max-length.
+    The frequencies of tokens follow Zipf's law, as in real text.
+
+    Args:
+        settings: The settings of the model.
+        vocabulary: The size of the vocabulary.
+        number: The number of pairs.
+        length: The number of tokens of a question, by default --max-length. Replies have one token less.
     """
     words = vocabulary - len(SPECIALS)
     drawn = np.random.default_rng(1).random((2, number, length or settings.model.max_length))
@@ -93,9 +107,10 @@ def pairs_of_one_length(settings: Settings, vocabulary: int, number: int, length
 
 
 class OpenedStep:
-    """The training step of a new model, and batches of pairs without an end. Nothing is computed before it is asked.
+    """A new model with its training step and an endless stream of batches.
 
-    batch_size: of each machine. team: of several machines; None for this one alone. Make it after `open_towers`.
+    `open_towers` must be called before an object is created. With several machines, each uses the batch size in the
+    settings. The first training step is slow, because it traces the graph.
     """
 
     def __init__(
@@ -112,15 +127,15 @@ class OpenedStep:
         from chatbot.model.operations import is_gpu
         from chatbot.training.machines.team import ALONE
         from chatbot.training.memory import loss_size
-        from chatbot.training.new_model import built_model
+        from chatbot.training.new_model import build_model
         from chatbot.training.update import open_update
 
         team = team or ALONE
         learning = settings.learning
         with tf.device(towers[0].device):
             size = loss_size(settings, towers, team.machines)
-            on_gpu = is_gpu(towers[0].device)  # also without one, where a graph is only traced
-            self.model = built_model(
+            on_gpu = is_gpu(towers[0].device)  # tracing a graph for GPUs requires no GPU
+            self.model = build_model(
                 settings.model, vocabulary, learning.seed, precision, loss_size=size, on_gpu=on_gpu
             )
         self.update = open_update(self.model, settings, towers, team)
@@ -129,12 +144,12 @@ class OpenedStep:
         self._rate = learning.learning_rate
 
     def first_batch(self) -> GlobalBatch:
-        """Return the first batch of this machine."""
+        """Return this machine's first batch."""
         return next(self.batches.from_step(0, *self._share))
 
     @functools.cached_property
     def window(self) -> "Window":
-        """The batches of training, prepared by a thread, in a new run's state of the step."""
+        """The training batches, prepared by a background thread. The first access initialises the training state."""
         from chatbot.corpus.workers import prefetched
         from chatbot.training.metrics import Window
 
@@ -143,7 +158,11 @@ class OpenedStep:
         return Window(prefetched(numbered, self.update.prepare), self.update.begin_copies)
 
     def turn(self, steps: int) -> dict[str, Any]:
-        """Train for some steps, and wait for them. Returns the record of a run, and step_s, seconds a step."""
+        """Train for this number of steps.
+
+        Returns:
+            The record that a run would write to metrics.jsonl, and "step_s", the seconds per step.
+        """
         self.window.restart()
         began = time.perf_counter()
         for _ in range(steps):

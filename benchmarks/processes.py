@@ -1,7 +1,6 @@
-"""Programs and workers that are measured: their time, and the memory of the process that is asked for.
+"""Runs programs and worker processes, and measures their time and memory.
 
-getrusage also counts, as the peak of a spawned process, that of the process that spawned it, since Linux keeps it
-across execve; and of all children, the largest one alone. So memory is read in /proc.
+Memory is read from /proc. getrusage would be wrong, because it attributes the peak memory of a parent to its child.
 """
 
 import multiprocessing
@@ -20,10 +19,10 @@ from chatbot.errors import UserError
 
 
 class Ended(NamedTuple):
-    """A program that has ended. output: both of its streams."""
+    """The exit code, the output and the duration of a program."""
 
-    code: int | None  # None: it was ended because its time was over
-    output: str
+    code: int | None  # None after a timeout
+    output: str  # standard output and standard error
     seconds: float
 
 
@@ -34,32 +33,37 @@ def run(
     seconds: float | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Ended:
-    """Run a program in a folder. seconds: after which it is ended, however far it is. environment: its whole one."""
+    """Run a program, and kill it after a timeout.
+
+    Args:
+        command: The program and its arguments.
+        folder: The working directory.
+        stdin: The text for standard input.
+        seconds: The timeout in seconds; None for no timeout.
+        environment: The environment variables.
+    """
     path = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     began = time.perf_counter()
-    process = subprocess.Popen(
-        [*map(str, command)],
-        cwd=folder,
-        env={**environment, "PYTHONPATH": path},
-        encoding="utf-8",
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
     try:
-        output = process.communicate(stdin, seconds)[0]
-        code = process.returncode
-    except subprocess.TimeoutExpired:
-        process.kill()
-        output = process.communicate()[0]
+        ended: Any = subprocess.run(
+            [*map(str, command)],
+            cwd=folder,
+            env={**environment, "PYTHONPATH": path},
+            input=stdin.encode(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=seconds,
+            check=False,
+        )
+        code = ended.returncode
+    except subprocess.TimeoutExpired as expired:
+        ended = expired
         code = None
-    finally:
-        process.kill()  # does nothing to a process that has ended
-    return Ended(code, output, time.perf_counter() - began)
+    return Ended(code, (ended.stdout or b"").decode(), time.perf_counter() - began)
 
 
 def output_of(command: Sequence[object], folder: Path, **options: Any) -> str:
-    """Run a program as `run` does, and return its output. Raises UserError if it fails."""
+    """Run a program like `run`, and return its output. Raises UserError if the program fails."""
     ended = run(command, folder, **options)
     if ended.code:
         words = [word.name if isinstance(word, Path) else str(word) for word in (Path(str(command[0])), *command[1:3])]
@@ -69,23 +73,29 @@ def output_of(command: Sequence[object], folder: Path, **options: Any) -> str:
 
 
 def python(*arguments: object) -> list[object]:
-    """Return the command that runs Python with these arguments."""
+    """Return a command that runs the current Python interpreter with these arguments."""
     return [sys.executable, *arguments]
 
 
 def last_error(output: str) -> str:
-    """Return the last line of an output that speaks of an error, or else its last line."""
+    """Return the last output line that mentions an error, or the last line if there is none."""
     lines = [line.strip() for line in output.splitlines() if line.strip()] or ["no output"]
     return next((line for line in reversed(lines) if "error" in line.lower()), lines[-1])
 
 
 class Worker:
-    """A spawned process. It calls make(*arguments) once; the function that this returns answers each request."""
+    """A separate process that answers requests.
+
+    Args:
+        make: A function that is called once in the process and returns the function that answers requests.
+        arguments: The arguments of `make`.
+    """
 
     def __init__(self, make: Callable[..., Callable[..., Any]], *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
-        self._connection, remote = context.Pipe()
-        self._process = context.Process(target=_serve, args=(remote, make, arguments))  # which may have children
+        self.connection, remote = context.Pipe()
+        # The process is not a daemon, because daemons cannot have child processes.
+        self._process = context.Process(target=_serve, args=(remote, make, arguments))
         self._process.start()
         remote.close()
 
@@ -96,27 +106,22 @@ class Worker:
         self._process.kill()
         self._process.join()
 
-    def send(self, *request: Any) -> None:
-        """Send a request without waiting for the answer."""
-        self._connection.send(request)
-
-    def receive(self) -> Any:
-        """Wait for the answer. Raises RuntimeError when the process has ended."""
-        try:
-            return self._connection.recv()
-        except (EOFError, ConnectionError):
-            raise RuntimeError("a measured process ended; its error is printed above") from None
-
     def ask(self, *request: Any) -> Any:
         """Send a request and wait for the answer."""
         return ask_all([self], *request)[0]
 
 
 def ask_all(workers: Sequence[Worker], *request: Any) -> list[Any]:
-    """Send a request to all workers at the same time. Returns their answers in order."""
+    """Send the same request to all workers at once, and return their answers in order.
+
+    Raises RuntimeError if a worker process has ended.
+    """
     for worker in workers:
-        worker.send(*request)
-    return [worker.receive() for worker in workers]
+        worker.connection.send(request)
+    try:
+        return [worker.connection.recv() for worker in workers]
+    except (EOFError, ConnectionError):
+        raise RuntimeError("a measured process ended; see its error above") from None
 
 
 def _serve(connection: Any, make: Callable[..., Callable[..., Any]], arguments: tuple[Any, ...]) -> None:
@@ -131,12 +136,12 @@ def peak_gb() -> float:
 
 
 def memory_gb(process: int | str = "self") -> float:
-    """Return the memory of a process and its descendants in GB; what several of them share is counted once."""
+    """Return the memory of a process and its descendants in GB, counting shared memory only once."""
     try:
         tasks = Path(f"/proc/{process}/task").iterdir()
         children = [child for task in tasks for child in (task / "children").read_text().split()]
         own = _kilobytes(f"{process}/smaps_rollup", "Pss:") / 1e6
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return 0.0
     return own + sum(map(memory_gb, children))
 
@@ -147,7 +152,12 @@ def _kilobytes(file: str, name: str) -> float:
 
 
 class Samples:
-    """The values of a function, called in a thread once at the start, and again after each interval of seconds."""
+    """Calls a function at regular intervals in a background thread, and collects its results.
+
+    Args:
+        read: The function.
+        interval: The interval in seconds.
+    """
 
     def __init__(self, read: Callable[[], Any], interval: float = 0.2) -> None:
         self.values: list[Any] = []
@@ -169,16 +179,22 @@ class Samples:
 
 
 class Turns(NamedTuple):
-    """What was measured in turns. failures: by name, why a function gave no value; it has no rate."""
+    """The results of measurements that were run in alternation.
+
+    Attributes:
+        rates: The median, lowest and highest value of each successful measurement, by name.
+        failures: The error message of each failed measurement, by name.
+    """
 
     rates: dict[str, dict[str, float]]
     failures: dict[str, str]
 
 
 def in_turns(measures: Mapping[str, Callable[[], float]], rounds: int) -> Turns:
-    """Call every function once in each round. Returns the median, the lowest and the highest value of each.
+    """Call all functions once per round, and summarise the values of each function.
 
-    A function that raises UserError or RuntimeError is called no more: a precision that a machine lacks ends nothing.
+    If a function raises UserError or RuntimeError, for example because of an unsupported precision, only this function
+    is not called again.
     """
     values: dict[str, list[float]] = {name: [] for name in measures}
     failures: dict[str, str] = {}
@@ -194,5 +210,5 @@ def in_turns(measures: Mapping[str, Callable[[], float]], rounds: int) -> Turns:
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Return the median, the lowest and the highest value."""
+    """Return the median, the lowest and the highest of the values."""
     return {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}

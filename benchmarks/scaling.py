@@ -1,4 +1,4 @@
-"""Scaling with towers and processes, measured side by side."""
+"""Measures how training speed scales with the number of towers (model replicas) and processes."""
 
 import contextlib
 import dataclasses
@@ -12,23 +12,22 @@ from benchmarks.processes import Worker, ask_all, spread
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import replace, setting
-from chatbot.training.devices.gpus import find_gpus
 from chatbot.training.devices.towers import choose_gpus, open_towers
 from chatbot.training.machines.cluster import WORKER, Cluster, free_addresses
 
-# Steps before the measurement, which trace the graph and touch the memory.
+# Number of steps before a measurement starts. They are slow because TensorFlow traces graphs and allocates memory.
 WARM_UP_STEPS = 2
-START_SECONDS = 600.0  # for a process to start; it only ends what hangs
+START_SECONDS = 600.0  # timeout for the start of a process
 
 
 @dataclasses.dataclass(frozen=True)
 class ScalingBenchmark(TurnFlags):
-    """The flags of python -m benchmarks scaling."""
+    """The flags of `python -m benchmarks scaling`."""
 
-    num_layers: int = setting(1, "layers of each side", group="model", least=1)
-    batch_size: int = setting(256, "pairs in a step of towers, and in a step of one process", least=2)
-    steps: int = setting(3, "steps in a turn", group="measuring", least=1)
-    towers: int = setting(4, "measure 1, 2, 4, ... towers up to this number; 0: none", least=0)
+    num_layers: int = setting(1, "number of layers in the encoder and in the decoder", group="model", minimum=1)
+    batch_size: int = setting(256, "number of pairs per step, over all towers or in one process", minimum=2)
+    steps: int = setting(3, "number of training steps per turn", group="measuring", minimum=1)
+    towers: int = setting(4, "measure 1, 2, 4, ... towers, up to this number; 0 skips these measurements", minimum=0)
     processes: bool = setting(True, "measure 1 and 2 processes, each pinned to a core")
 
     def __post_init__(self) -> None:
@@ -40,17 +39,17 @@ class ScalingBenchmark(TurnFlags):
 
     @property
     def settings(self) -> Settings:
-        """The settings of the model, with the learning rate of all measurements."""
+        """The settings of the model, with the same learning rate for all measurements."""
         return replace(super().settings, learning_rate=0.001)
 
     @property
     def tower_numbers(self) -> list[int]:
-        """The measured numbers of towers: the powers of two up to --towers."""
+        """The numbers of towers to measure: the powers of two up to --towers."""
         return [2**i for i in range(self.towers.bit_length())]
 
 
 def measure(flags: ScalingBenchmark) -> dict[str, Any]:
-    """Measure the towers and the processes."""
+    """Measure the scaling with towers and with processes."""
     results: dict[str, Any] = {}
     if flags.towers:
         results["towers"] = _measure_towers(flags)
@@ -60,8 +59,8 @@ def measure(flags: ScalingBenchmark) -> dict[str, Any]:
 
 
 def _measure_towers(flags: ScalingBenchmark) -> list[dict[str, Any]]:
-    """Return a row for each number of towers, all with the same global batch."""
-    gpus = len(choose_gpus(None, None, find_gpus()))
+    """Return a row for each number of towers, all with the same global batch size."""
+    gpus = len(choose_gpus())
     with Worker(_towers_worker, flags, gpus) as worker:
         rounds = [worker.ask() for _ in range(flags.rounds)]
     rows = [_row(turns) for turns in zip(*rounds, strict=True)]
@@ -73,7 +72,7 @@ def _measure_towers(flags: ScalingBenchmark) -> list[dict[str, Any]]:
 
 
 def tower_devices(towers: int, gpus: int) -> int:
-    """Return the number of devices of the towers: a GPU for each, or one device without GPUs or with a single GPU."""
+    """Return the number of devices that the towers use: one per tower if there are several GPUs, otherwise one."""
     return min(towers, gpus) if gpus > 1 else 1
 
 
@@ -85,7 +84,10 @@ def _towers_worker(flags: ScalingBenchmark, gpus: int) -> Callable[[], list[dict
 
 
 def _turn(flags: ScalingBenchmark, towers: Sequence[Any], team: Any = None) -> Callable[[], dict[str, float]]:
-    """Return a function that trains for one turn and returns its row. The global batch grows with the machines only."""
+    """Return a function that trains for some steps and returns the results as a table row.
+
+    With several machines, each machine uses the batch size of the flags.
+    """
     pairs = pairs_of_one_length(flags.settings, flags.vocabulary_size, 4 * flags.batch_size)
     opened = OpenedStep(flags.settings, pairs, flags.vocabulary_size, towers, team=team)
     opened.turn(WARM_UP_STEPS)
@@ -99,9 +101,12 @@ def _turn(flags: ScalingBenchmark, towers: Sequence[Any], team: Any = None) -> C
 
 
 def _measure_processes(flags: ScalingBenchmark) -> dict[str, dict[str, Any]]:
-    """Measure one process on one core, two with an exchange of gradients, and two without: the machine's limit."""
+    """Measure one process, two processes that exchange gradients, and two independent processes.
+
+    Each process runs on one core. The speed of the independent processes is an upper bound for the others.
+    """
     if len(os.sched_getaffinity(0)) < 2:
-        raise UserError("scaling: two processes need two cores and this machine has one; add --no-processes")
+        raise UserError("scaling: two processes need two cores, but this machine has one; add --no-processes")
     addresses = tuple(free_addresses(2))
     turns: dict[str, list[dict[str, float]]] = {"one": [], "two": [], "two without an exchange": []}
     with contextlib.ExitStack() as stack:
@@ -109,13 +114,13 @@ def _measure_processes(flags: ScalingBenchmark) -> dict[str, dict[str, Any]]:
         clusters = [Cluster(addresses, WORKER, core) for core in (0, 1)]
         pair = [stack.enter_context(Worker(_process_worker, flags, core, clusters[core])) for core in (0, 1)]
         for workers in (alone, pair):
-            ask_all(workers)  # waits until all of them are ready
+            ask_all(workers)  # waits until all workers are ready
         for number in range(flags.rounds):
             turns["one"] += ask_all(alone[:1])
-            turns["two without an exchange"].append(joined(ask_all(alone)))
-            turns["two"].append(joined(ask_all(pair)))
+            turns["two without an exchange"].append(join_rows(ask_all(alone)))
+            turns["two"].append(join_rows(ask_all(pair)))
             log(f"round {number + 1}: {', '.join(f'{name} {row[-1]}' for name, row in turns.items())}")
-    rows: dict[str, dict[str, Any]] = {name: _row(of_name) for name, of_name in turns.items()}
+    rows: dict[str, dict[str, Any]] = {name: _row(results) for name, results in turns.items()}
     for row in rows.values():
         row["speed_up"] = row["target_tokens_per_s"]["median"] / rows["one"]["target_tokens_per_s"]["median"]
         row["efficiency"] = row["speed_up"] / row["number"]
@@ -123,7 +128,7 @@ def _measure_processes(flags: ScalingBenchmark) -> dict[str, dict[str, Any]]:
 
 
 def _process_worker(flags: ScalingBenchmark, core: int, cluster: Cluster | None) -> Callable[[], dict[str, float]]:
-    """Train in a process pinned to a core."""
+    """Pin this process to a core, and return a function that trains for some steps; see `_turn`."""
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[core]})
     towers = open_towers([], None)
     from chatbot.training.machines.meeting import meet
@@ -136,10 +141,11 @@ def _process_worker(flags: ScalingBenchmark, core: int, cluster: Cluster | None)
     return _turn(flags, towers, join(cluster, Peers(cluster.others, lambda name: None), towers))
 
 
-def joined(results: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Combine the rows of several processes: the sum of their rates and the time of the slowest step.
+def join_rows(results: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Combine the results of several processes into one row.
 
-    Each process of a team, which counts the towers of all of them, reports the rates of the whole team.
+    Speeds are added, and times are those of the slowest process. The results of processes that train together are not
+    added, because each of them reports the speed of all.
     """
     parts = len(results) if results[0]["number"] > 1 else 1
     rates = ("examples_per_s", "target_tokens_per_s")
@@ -156,7 +162,7 @@ def _row(turns: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     return {"number": int(turns[0]["number"]), **spreads}
 
 
-scaling_benchmark = Benchmark(
+BENCHMARK = Benchmark(
     "scaling",
     ScalingBenchmark,
     "Measure how training scales with towers and processes on this machine.",

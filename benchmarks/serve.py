@@ -1,11 +1,10 @@
-"""Replies per second and latencies of the server: one client after another, and many clients at once."""
+"""Measures replies per second and latencies of the server with one client and with many concurrent clients."""
 
 import asyncio
 import contextlib
 import dataclasses
 import functools
 import json
-import math
 import random
 import statistics
 import subprocess
@@ -15,13 +14,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from benchmarks.benchmark import ROOT, Benchmark, Recorded, log
 from benchmarks.processes import output_of, python, spread
 from chatbot.config.corpus import NONE
 from chatbot.config.decoding import DecodingSettings
 from chatbot.flags import setting
 
-# The settings of searches, and the fields of requests in place of flags of the server. The default is that of chat.py.
+# The decoding settings of each search. DEFAULT is the default search of chat.py. FIELDS contains the searches that are
+# chosen by fields of the request to the server. All other searches are chosen by flags of the server.
 DEFAULT = "default"
 SEARCHES: dict[str, dict[str, Any]] = {
     DEFAULT: {},
@@ -33,51 +35,54 @@ SEARCHES: dict[str, dict[str, Any]] = {
 FIELDS: dict[str, dict[str, Any]] = {"greedy": {"temperature": 0}, "sampling": {"temperature": 0.8}}
 OVER = ENGINE, HTTP = "engine", "http"
 WARM_UP = 64
-Ask = Callable[[str], Awaitable[None]]  # ends when the answer is complete
+Ask = Callable[[str], Awaitable[None]]  # sends a question and waits for the complete answer
 Connect = Callable[[], contextlib.AbstractAsyncContextManager[Ask]]
 
 
 @dataclasses.dataclass(frozen=True)
 class ServeBenchmark(Recorded):
-    """The flags of python -m benchmarks serve."""
+    """The flags of `python -m benchmarks serve`."""
 
-    data: str = setting(str(ROOT / "tests/data/chat.tsv"), "question-answer pairs", group="data", metavar="FILE")
+    data: str = setting(
+        str(ROOT / "tests/data/chat.tsv"), "file of question-answer pairs", group="data", metavar="FILE"
+    )
     attempt: str | None = setting(
         None,
-        "the folder of an attempt that learned both directions",
-        unset="train one for 300 steps, which looks no replies up",
+        "folder of an attempt trained in both directions",
+        unset="a new attempt, trained for 300 steps without retrieval",
         group="model",
         metavar="FOLDER",
     )
     searches: tuple[str, ...] = setting(
-        tuple(SEARCHES), "searches to measure", group="measuring", choices=tuple(SEARCHES)
+        tuple(SEARCHES), "decoding methods to measure", group="measuring", choices=tuple(SEARCHES)
     )
-    over: tuple[str, ...] = setting(OVER, "measure the engine alone, the server", choices=OVER)
-    clients: int = setting(64, "clients at once", least=1)
-    questions: int = setting(64, "questions of one client alone", least=1)
-    rounds: int = setting(3, "rounds, each of all searches in turn; medians are reported", least=1)
+    over: tuple[str, ...] = setting(OVER, "layers to measure: the engine alone, or the HTTP server", choices=OVER)
+    clients: int = setting(64, "number of concurrent clients", minimum=1)
+    questions: int = setting(64, "number of questions from a single client", minimum=1)
+    rounds: int = setting(3, "number of rounds over all searches; the median is reported", minimum=1)
 
 
 class Latencies(NamedTuple):
-    """What clients measured. seconds: from the first question to the last answer. latencies: of each answer."""
+    """The latencies of answers to concurrent clients; see `closed_loop`."""
 
-    seconds: float
-    latencies: list[float]
+    seconds: float  # time from the first question to the last answer
+    latencies: list[float]  # seconds from each question to its answer
 
     @property
     def replies_per_s(self) -> float:
-        """Answers in a second."""
+        """The number of answers per second."""
         return len(self.latencies) / self.seconds
 
     def percentile_ms(self, share: float) -> float:
-        """The least latency that this share of the answers does not exceed, in milliseconds."""
-        return 1000 * sorted(self.latencies)[max(0, math.ceil(share * len(self.latencies)) - 1)]
+        """Return a percentile of the latencies in milliseconds, given as a fraction from 0 to 1."""
+        return 1000 * float(np.quantile(self.latencies, share, method="inverted_cdf"))
 
 
 async def closed_loop(connect: Connect, questions: Sequence[str], clients: int) -> Latencies:
-    """Ask all questions by as many clients at once, which each ask again as soon as they have their answer.
+    """Ask questions with concurrent clients, and measure the latencies.
 
-    They connect before. Raises the first exception of an answer.
+    Each client waits for an answer before it sends its next question. All clients connect before the measurement
+    starts. If a client raises an exception, it is raised here.
     """
     left = list(reversed(questions))
     latencies = list[float]()
@@ -97,12 +102,12 @@ async def closed_loop(connect: Connect, questions: Sequence[str], clients: int) 
 
 
 def measure(flags: ServeBenchmark) -> dict[str, Any]:
-    """Measure each search over each way, in turns."""
+    """Measure all searches, with the server and with the engine (the part that generates replies) alone."""
     lines = Path(flags.data).read_text(encoding="utf-8").splitlines()
     questions = [line.split("\t")[0] for line in lines if line.strip()]
     rounds: dict[str, list[tuple[Latencies, Latencies]]] = {}
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        attempt = Path(flags.attempt).absolute() if flags.attempt else _trained(flags, Path(folder))
+        attempt = Path(flags.attempt).absolute() if flags.attempt else _train(flags, Path(folder))
         connections: dict[str, Connect] = {}
         for over in flags.over:
             for search in flags.searches:
@@ -112,7 +117,7 @@ def measure(flags: ServeBenchmark) -> dict[str, Any]:
             for clients in (1, flags.clients):
                 asyncio.run(closed_loop(connect, questions[:WARM_UP], clients))
         for number in range(flags.rounds):
-            one, many = asked(flags, questions, number)
+            one, many = draw_questions(flags, questions, number)
             for name, connect in connections.items():
                 turn = (
                     asyncio.run(closed_loop(connect, one, 1)),
@@ -120,13 +125,17 @@ def measure(flags: ServeBenchmark) -> dict[str, Any]:
                 )
                 rounds.setdefault(name, []).append(turn)
                 log(f"round {number + 1}, {name}: {' and '.join(f'{x.replies_per_s:.1f}' for x in turn)} replies/s")
-    return {"searches": {name: figures(of_search) for name, of_search in rounds.items()}}
+    return {"searches": {name: summarise(own) for name, own in rounds.items()}}
 
 
-def figures(rounds: Sequence[tuple[Latencies, Latencies]]) -> dict[str, Any]:
-    """Return what is reported: of the rates, median, lowest and highest round; of all else, the median.
+def summarise(rounds: Sequence[tuple[Latencies, Latencies]]) -> dict[str, Any]:
+    """Summarise the rounds of a search with one client and with many clients.
 
-    rounds: of one client, and of many. p99_ratio: both 99th percentiles are of replies of all lengths.
+    Args:
+        rounds: The measurements with one client and with many clients, for each round.
+
+    Returns:
+        The median, lowest and highest rate, and the medians of all other values.
     """
     result: dict[str, Any] = {}
     for clients, latencies in zip(("one", "many"), zip(*rounds, strict=True), strict=True):
@@ -138,10 +147,10 @@ def figures(rounds: Sequence[tuple[Latencies, Latencies]]) -> dict[str, Any]:
     return result
 
 
-def asked(flags: ServeBenchmark, questions: Sequence[str], seed: int) -> tuple[list[str], list[str]]:
-    """Return the questions of one client, and those of all, four times as many for each of 16.
+def draw_questions(flags: ServeBenchmark, questions: Sequence[str], seed: int) -> tuple[list[str], list[str]]:
+    """Draw random questions for a measurement with a single client, and for one with many clients.
 
-    They differ, where there are so many: a server may remember what it has answered.
+    If possible, the questions are distinct, because a server may cache answers.
     """
     draw = random.Random(seed)
     different = list(dict.fromkeys(questions))
@@ -155,7 +164,7 @@ def _engine(attempt: Path, search: str) -> Iterator[Connect]:
     from chatbot.chat.loading import limit_threads, load_model
     from chatbot.inference.request import Piece, Question
 
-    limit_threads()  # as the server
+    limit_threads()  # the server does the same
     engine = load_model(attempt, DecodingSettings(**SEARCHES[search])).engine
 
     async def ask(text: str) -> None:
@@ -191,14 +200,17 @@ def _server(attempt: Path, search: str) -> Iterator[Connect]:
 
 @contextlib.asynccontextmanager
 async def connection(port: int, fields: Mapping[str, Any]) -> AsyncIterator[Ask]:
-    """Connect to a server, which may not listen yet. A question raises RuntimeError for another answer than 200."""
+    """Connect to a server, retrying until it accepts connections.
+
+    The yielded function raises RuntimeError if the status of a response is not 200.
+    """
     for _ in range(600):
         with contextlib.suppress(ConnectionRefusedError):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             break
         await asyncio.sleep(0.1)
     else:
-        raise RuntimeError("the server does not listen")
+        raise RuntimeError("the server does not accept connections")
 
     async def ask(question: str) -> None:
         body = json.dumps({"messages": [{"role": "user", "content": question}], **fields}).encode()
@@ -218,16 +230,16 @@ async def connection(port: int, fields: Mapping[str, Any]) -> AsyncIterator[Ask]
             await writer.wait_closed()
 
 
-def _trained(flags: ServeBenchmark, folder: Path) -> Path:
-    """Train an attempt in a folder, and return its directory."""
+def _train(flags: ServeBenchmark, folder: Path) -> Path:
+    """Train an attempt in a folder, and return the path of the attempt."""
     own = ["--attempt", "served", "--both-directions", "on", "--preset", "small", "--steps", 300, "--validation", NONE]
     output_of(python(ROOT / "train.py", "--data", Path(flags.data).absolute(), *own), folder)
     return folder / "checkpoints" / "served"
 
 
-serve_benchmark = Benchmark(
+BENCHMARK = Benchmark(
     "serve",
     ServeBenchmark,
-    "Measure one client after another and many at once, each asking again when it has its answer.",
+    "Measure one client, and many concurrent clients that ask again as soon as they have their answer.",
     measure,
 )

@@ -1,4 +1,4 @@
-"""A long run with validations and checkpoints at a high rate: memory, open files, threads and traces stay constant."""
+"""Checks that memory, open files, threads and traced functions do not grow during a long training run."""
 
 import dataclasses
 import os
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tensorflow.python.eager.context import context  # the public API does not count all functions
+from tensorflow.python.eager.context import context  # there is no public API that lists traced functions
 
 from benchmarks.benchmark import Benchmark, Recorded
 from benchmarks.processes import Samples
@@ -23,77 +23,83 @@ from chatbot.training.devices.towers import open_towers
 from chatbot.training.loop import train
 from chatbot.training.run import open_run
 
-# The first part of the time, in which graphs are traced and the allocator's memory grows, does not count. The rest is
-# divided into parts; the medians of the first and the last one are compared.
-WARM_UP = 0.2
+# Samples of the warm-up are ignored, because TensorFlow still allocates memory. The other samples are divided into
+# PARTS parts, and the median of the first part is compared with that of the last.
+WARM_UP = 0.2  # fraction of the samples
 PARTS = 4
-MOST_GROWTH = 0.02
-# Seconds between two samples.
-INTERVAL = 1.0
+MAX_GROWTH = 0.02  # maximum relative growth of memory
+INTERVAL = 1.0  # seconds between samples
 
 
 @dataclasses.dataclass(frozen=True)
 class SoakBenchmark(Recorded):
-    """The flags of python -m benchmarks soak."""
+    """The flags of `python -m benchmarks soak`."""
 
-    minutes: float = setting(30.0, "length of the run", group="measuring", above=0)
-    pairs: int = setting(4000, "pairs of the synthetic corpus", least=2000)
-    validate_every: int = setting(50, "steps between two validations", least=1)
-    save_every: int = setting(10, "steps between two checkpoints", least=1)
-    towers: int = setting(2, "towers, on the CPU", least=1)
+    minutes: float = setting(30.0, "duration of the run in minutes", group="measuring", above=0)
+    pairs: int = setting(4000, "number of pairs to generate", minimum=2000)
+    validate_every: int = setting(50, "number of steps between validations", minimum=1)
+    save_every: int = setting(10, "number of steps between checkpoints", minimum=1)
+    towers: int = setting(2, "number of towers on the CPU", minimum=1)
 
 
 class Sample(NamedTuple):
-    """What the process uses at a time."""
+    """The resources that a process uses at a point in time."""
 
     megabytes: float  # resident memory
-    files: int
+    files: int  # number of open files
     threads: int
-    functions: int  # traced by TensorFlow
+    functions: int  # number of functions traced by TensorFlow
 
 
 def sample() -> Sample:
-    """Return what this process uses now."""
+    """Return the current resource usage of this process."""
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
     files, threads = (len(os.listdir(f"/proc/self/{what}")) for what in ("fd", "task"))
     return Sample(resident, files, threads, len(context().list_function_names()))
 
 
 def measure(flags: SoakBenchmark) -> dict[str, Any]:
-    """Train in a folder of its own. It has failed if memory has grown by more than 2%, or anything else at all."""
+    """Train in a temporary folder, and compare the resource usage at the start and at the end.
+
+    The benchmark fails if memory changes by more than 2%, or if any other resource changes at all.
+    """
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         try:
-            samples, steps = _trained(flags)
+            samples, steps = _train(flags)
         finally:
             os.chdir(before)
     return {"steps": steps, **growth(samples)}
 
 
 def growth(samples: Sequence[Sample]) -> dict[str, Any]:
-    """Compare the first and the last part of the samples after the warm-up.
+    """Compare the resource usage at the start, after the warm-up, with that at the end.
 
-    memory_growth: of the medians, as a share. megabytes, files, threads, functions: the medians of both parts. Raises
-    UserError if there are too few samples.
+    Returns:
+        A dictionary with the relative growth of memory ("memory_growth"), the medians at the start and at the end for
+        each resource, and whether the benchmark has failed ("failed").
+
+    Raises:
+        UserError: If there are too few samples.
     """
-    counted = samples[int(WARM_UP * len(samples)) :]
-    size = len(counted) // PARTS
+    measured = samples[int(WARM_UP * len(samples)) :]
+    size = len(measured) // PARTS
     if size < 1:
-        raise UserError("--minutes: too short for a comparison; give more")
-    ends = counted[:size], counted[-size:]
+        raise UserError("--minutes: too short for a comparison; increase it")
+    ends = measured[:size], measured[-size:]
     medians = {
         name: [statistics.median_low(getattr(sample, name) for sample in end) for end in ends]
         for name in Sample._fields
     }
     first, last = medians["megabytes"]
     constant = all(medians[name][0] == medians[name][1] for name in ("files", "threads", "functions"))
-    failed = abs(last / first - 1) > MOST_GROWTH or not constant
+    failed = abs(last / first - 1) > MAX_GROWTH or not constant
     return {"memory_growth": last / first - 1, **medians, "failed": failed}
 
 
-def _trained(flags: SoakBenchmark) -> tuple[list[Sample], int]:
-    """Train for the minutes in the current directory; return the samples, and the number of steps."""
+def _train(flags: SoakBenchmark) -> tuple[list[Sample], int]:
+    """Train for --minutes in the current directory, and return the samples and the number of steps."""
     write_corpus(Path("pairs.tsv"), flags.pairs)
     settings = compose(
         Settings,
@@ -111,9 +117,9 @@ def _trained(flags: SoakBenchmark) -> tuple[list[Sample], int]:
     return samples.values, steps
 
 
-soak_benchmark = Benchmark(
+BENCHMARK = Benchmark(
     "soak",
     SoakBenchmark,
-    "Train for a long time with many validations and checkpoints, and compare the memory at the beginning and end.",
+    "Train for a long time with many validations and checkpoints, and compare memory at the beginning and the end.",
     measure,
 )

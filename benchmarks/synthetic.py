@@ -1,4 +1,4 @@
-"""A synthetic corpus of any size: words of jieba's dictionary, with frequencies and lengths as in real chat."""
+"""Generates a synthetic corpus of words from jieba's dictionary, with realistic word frequencies and lengths."""
 
 from pathlib import Path
 
@@ -7,12 +7,12 @@ import numpy as np
 from tqdm import tqdm
 
 WORDS = 200_000
-# The Zipf-Mandelbrot law: the frequency of the word of rank r is proportional to 1 / (r + SHIFT).
+# By the Zipf-Mandelbrot law, the frequency of the word with rank r is proportional to 1 / (r + SHIFT).
 SHIFT = 2.7
-# Words of an utterance, log-normal: median 7, mean 9, about 15 characters, as in replies on Weibo.
+# The number of words in a text has a log-normal distribution with median 7 and mean 9, as in replies on Weibo.
 MEDIAN = 7.0
 SPREAD = 0.65
-LONGEST = 60
+MAX_WORDS = 60
 COMMON_REPLIES = [
     "哈哈",
     "呵呵",
@@ -31,9 +31,9 @@ COMMON_REPLY_SHARE = 0.05
 PAIRS_PER_CHUNK = 100_000
 
 
-def write_corpus(path: Path, pairs: int, seed: int = 1) -> None:
-    """Write a .tsv file of this many pairs. The same arguments give the same file."""
-    rng = np.random.default_rng(seed)
+def write_corpus(path: Path, pairs: int) -> None:
+    """Write a .tsv file with this number of pairs. The content is the same on every call."""
+    rng = np.random.default_rng(1)
     words = _frequent_words()
     weights = 1 / (np.arange(len(words)) + SHIFT)
     ends = np.cumsum(weights / weights.sum())
@@ -41,7 +41,7 @@ def write_corpus(path: Path, pairs: int, seed: int = 1) -> None:
     with path.open("w", encoding="utf-8") as file, tqdm(total=pairs, desc="Writing", unit=" pairs", leave=False) as bar:
         for start in range(0, pairs, PAIRS_PER_CHUNK):
             count = min(PAIRS_PER_CHUNK, pairs - start)
-            lengths = np.exp(rng.normal(np.log(MEDIAN), SPREAD, 2 * count)).astype(int).clip(1, LONGEST)
+            lengths = np.exp(rng.normal(np.log(MEDIAN), SPREAD, 2 * count)).astype(int).clip(1, MAX_WORDS)
             drawn = words[np.searchsorted(ends, rng.random(int(lengths.sum()))).clip(0, len(words) - 1)]
             comma = rng.random(len(drawn)) < 0.1
             drawn = np.where(comma, np.char.add(drawn.astype(str), marks[0]), drawn.astype(str)).tolist()
@@ -57,7 +57,7 @@ def write_corpus(path: Path, pairs: int, seed: int = 1) -> None:
 
 
 def _frequent_words() -> np.ndarray:
-    """Return the most frequent words of jieba's dictionary that begin with a Chinese character, most frequent first."""
+    """Return the most frequent words in jieba's dictionary, in descending order. All start with a Chinese character."""
     tokenizer = jieba.Tokenizer()
     tokenizer.initialize()
     chinese = [(-count, word) for word, count in tokenizer.FREQ.items() if count and "\u4e00" <= word[0] <= "\u9fff"]

@@ -1,4 +1,4 @@
-"""Pairs tokenised by this project's tokenizer, as input of every compared system."""
+"""Tokenises pairs with this project's tokenizer, so that all compared systems have the same input."""
 
 import dataclasses
 from collections import Counter
@@ -17,25 +17,25 @@ from chatbot.corpus.vocabulary import SPECIALS, UNK, Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class TokenisedPairs:
-    """Pairs of token lists, and the most frequent tokens, most frequent first."""
+    """Pairs of token lists, and their vocabulary in descending order of frequency."""
 
     pairs: list[tuple[list[str], list[str]]]
     vocabulary: list[str]
 
     @property
     def size(self) -> int:
-        """The size of the vocabulary with its special tokens."""
+        """The size of the vocabulary, including special tokens."""
         return len(self.vocabulary) + len(SPECIALS)
 
     def write(self, folder: Path, name: str) -> None:
-        """Write name.src and name.tgt, tokens separated by spaces, and name.vocabulary, a token on each line."""
+        """Write name.src and name.tgt with space-separated tokens, and name.vocabulary with one token per line."""
         (folder / f"{name}.vocabulary").write_text("".join(f"{token}\n" for token in self.vocabulary), encoding="utf-8")
         for side, suffix in enumerate(("src", "tgt")):
             lines = "".join(" ".join(pair[side]) + "\n" for pair in self.pairs)
             (folder / f"{name}.{suffix}").write_text(lines, encoding="utf-8")
 
     def encoded(self) -> EncodedPairs:
-        """Return the pairs as token ids; a token outside the vocabulary is UNK."""
+        """Return the pairs as token ids, with UNK for tokens outside the vocabulary."""
         ids = {token: number for number, token in enumerate(self.vocabulary, len(SPECIALS))}
         sources, targets = (
             Ragged.from_rows([[ids.get(token, UNK) for token in pair[side]] for pair in self.pairs]) for side in (0, 1)
@@ -44,9 +44,12 @@ class TokenisedPairs:
 
 
 def read_tokenised(file: str, max_length: int, vocabulary_size: int) -> TokenisedPairs:
-    """Read the pairs that fit into max_length (the end symbol counted in the answer); one vocabulary for both sides.
+    """Read and tokenise the pairs of a file. Raises UserError if the file cannot be read.
 
-    Raises UserError for a file that cannot be read.
+    Args:
+        file: The file of question-answer pairs.
+        max_length: The maximum number of tokens per side, including EOS for replies. Longer pairs are skipped.
+        vocabulary_size: The maximum size of the vocabulary, which questions and replies share.
     """
     (source,) = find_sources([file])
     tokenise = tokens_of(CorpusSettings())
@@ -57,9 +60,9 @@ def read_tokenised(file: str, max_length: int, vocabulary_size: int) -> Tokenise
 
 
 def character_corpora(training: Path, held_out: Path, cache: Path) -> tuple[Corpus, Corpus]:
-    """Return the pairs of a file to train on and of a held-out one, as train.py reads them.
+    """Read a training file and a held-out file in the same way as train.py with --tokenizer char.
 
-    Tokens are characters, rare ones in bytes, so that none is unknown.
+    Tokens are characters. A rare character is replaced by its bytes, so no token is unknown.
     """
     settings = CorpusSettings(data=(str(training),), tokenizer="char", cache=str(cache))
     encoding = EncodingSettings(validation=str(held_out))
@@ -70,7 +73,7 @@ def character_corpora(training: Path, held_out: Path, cache: Path) -> tuple[Corp
 
 
 def spelled(shards: Iterable[EncodedPairs], vocabulary: Vocabulary) -> TokenisedPairs:
-    """Return encoded pairs as tokens; a byte is a token, too."""
+    """Convert encoded pairs back to tokens. Each byte of a rare character is a token."""
     pairs = [
         ([vocabulary.tokens[i] for i in shard.sources.row(row)], [vocabulary.tokens[i] for i in shard.targets.row(row)])
         for shard in shards

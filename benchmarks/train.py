@@ -1,4 +1,4 @@
-"""Training speed of this project in each precision, in turns."""
+"""Measures the training speed of this project in each precision."""
 
 import contextlib
 import dataclasses
@@ -19,18 +19,18 @@ BFLOAT16 = "bfloat16"
 
 @dataclasses.dataclass(frozen=True)
 class TrainBenchmark(TurnFlags):
-    """The flags of python -m benchmarks train."""
+    """The flags of `python -m benchmarks train`."""
 
-    data: str = setting(..., "question-answer pairs, such as LCCC's", group="data", metavar="FILE")
+    data: str = setting(..., "file of question-answer pairs, such as the LCCC corpus", group="data", metavar="FILE")
 
     @property
     def settings(self) -> Settings:
-        """The settings of the model, as in the systems of `compare`."""
+        """The settings of the model, restricted to features that all systems in `compare` support."""
         return plain(super().settings)
 
 
 def measure(flags: TrainBenchmark) -> dict[str, Any]:
-    """Measure both precisions."""
+    """Measure the training speed in both precisions, in alternation."""
     pairs = read_tokenised(flags.data, flags.max_length, flags.vocabulary_size)
     with training_workers(flags, pairs) as workers:
         turns = in_turns({name: worker.ask for name, worker in workers.items()}, flags.rounds)
@@ -40,7 +40,7 @@ def measure(flags: TrainBenchmark) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def training_workers(flags: TrainBenchmark, pairs: TokenisedPairs) -> Iterator[dict[str, Worker]]:
-    """Open a `training_worker` for each precision."""
+    """Start a worker process for each precision, and yield the workers by precision."""
     with contextlib.ExitStack() as stack:
         yield {
             precision: stack.enter_context(Worker(training_worker, flags.settings, flags.steps, pairs, precision))
@@ -49,11 +49,11 @@ def training_workers(flags: TrainBenchmark, pairs: TokenisedPairs) -> Iterator[d
 
 
 def training_worker(settings: Settings, steps: int, pairs: TokenisedPairs, precision: str) -> Callable[[], float]:
-    """Train as train.py does. A request trains for one turn and gives its rate."""
+    """Prepare training, and return a function that trains for `steps` steps and returns target tokens per second."""
     towers = open_towers([], None)
     opened = OpenedStep(settings, pairs.encoded(), pairs.size, towers, precision)
-    opened.turn(opened.batches.steps_per_epoch)  # traces every shape and touches the memory
+    opened.turn(opened.batches.steps_per_epoch)  # a warm-up, so that TensorFlow traces the graphs of all shapes
     return lambda: float(opened.turn(steps)["target_tokens_per_s"])
 
 
-train_benchmark = Benchmark("train", TrainBenchmark, "Measure training speed on this machine.", measure)
+BENCHMARK = Benchmark("train", TrainBenchmark, "Measure training speed on this machine.", measure)

@@ -1,7 +1,7 @@
-"""An attention seq2seq chatbot, trained by synchronous data parallelism on one or many GPUs.
+"""A seq2seq chatbot with attention, trained by synchronous data parallelism on one or many GPUs.
 
-`train` trains a chatbot, `load` loads a trained one, `Bot.reply` replies. An error that the caller can fix is a
-`UserError`.
+Call `train` to train a chatbot, `load` to load a trained chatbot, and `Bot.reply` to get a reply. Errors that the
+caller can fix are raised as `UserError`.
 """
 
 import importlib
@@ -17,7 +17,7 @@ __all__ = ["Bot", "TrainingResult", "UserError", "__version__", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `chatbot.api` when it is first used, which commands and their worker processes do without."""
+    """Import `chatbot.api` on first use. Commands and worker processes do not need it, so they start faster."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module("chatbot.api"), name)

@@ -1,4 +1,4 @@
-"""python -m chatbot: the same as the installed command `duida`."""
+"""Entry point of `python -m chatbot`, which is the same as the installed command `duida`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Completion of the command `duida` in bash and zsh, by a script that is made from the declarations of the flags."""
+"""Scripts for bash and zsh that complete the commands and flags of `duida`."""
 
 import dataclasses
 from typing import Any
@@ -7,9 +7,9 @@ from chatbot.command_line import CommandLine
 from chatbot.commands import COMMANDS, names_within
 from chatbot.flags import Flags, flag_of, setting
 
-# $before: the words between `duida` and the one that is completed. $last: the last flag and its values. Each of these
-# words has a space behind it; bash makes a word of the = in --flag=value. $flags: what is offered where the word begins
-# with a dash. $words: what is offered elsewhere; where it is empty, the shell offers names of files.
+# $before contains the words between `duida` and the current word. $last contains the last flag and its values. bash
+# treats the = in --flag=value as a separate word, so it is removed. $flags contains completions for words that start
+# with a dash, and $words contains completions for other words. If $words is empty, the shell completes file names.
 SCRIPT = """_duida() {{
     local before="" last="" words="" flags="" current="${{COMP_WORDS[COMP_CWORD]}}" i
     for ((i = 1; i < COMP_CWORD; i++)); do
@@ -32,27 +32,33 @@ FOR_ZSH = (
 
 @dataclasses.dataclass(frozen=True)
 class CompletionSettings(Flags):
-    """The settings of duida completion."""
+    """Settings of `duida completion`."""
 
-    shell: str = setting(..., "bash or zsh", group="output", choices=("bash", "zsh"), metavar="SHELL")
+    shell: str = setting(
+        ...,
+        "shell that will run the completion script: bash or zsh",
+        group="output",
+        choices=("bash", "zsh"),
+        metavar="SHELL",
+    )
 
 
 COMPLETION = CommandLine(
     CompletionSettings,
     "completion",
-    'In ~/.bashrc: eval "$(duida completion bash)"',
-    "bash",
+    about='In ~/.bashrc: eval "$(duida completion bash)"',
+    example="bash",
     positional="shell",
 )
 
 
 def print_script(settings: CompletionSettings) -> None:
-    """Print the script of a shell."""
+    """Print the completion script for a shell."""
     print(script(settings.shell))
 
 
 def script(shell: str) -> str:
-    """Return the script of a shell."""
+    """Return the completion script for a shell."""
     lines = {name: row.command_line for name, row in COMMANDS.items() if row.function}
     cases = []
     for group in filter(names_within, COMMANDS):
@@ -61,23 +67,23 @@ def script(shell: str) -> str:
         words = f"{names} $flags" if group else names
         before = f"{group} " if group else ""
         cases += [f'"{before}")', f'    flags="{flags}"', f'    words="{words}" ;;']
-    for name, line in sorted(lines.items(), reverse=True):  # `attempts compare` before `attempts`
-        cases += [f'"{name} "*)', *(f"    {text}" for text in _after(line))]
+    for name, line in sorted(lines.items(), reverse=True):  # match `attempts compare` before `attempts`
+        cases += [f'"{name} "*)', *(f"    {text}" for text in _completion_lines(line))]
     text = "\n".join(f"    {case}" for case in cases)
     return (FOR_ZSH if shell == "zsh" else "") + SCRIPT.format(cases=text)
 
 
-def _after(line: CommandLine[Any]) -> list[str]:
-    """Return the lines of the script for the words after a command."""
+def _completion_lines(line: CommandLine[Any]) -> list[str]:
+    """Return the lines of the script for a single command."""
     choices = {'"--help "': line.groups}
-    others = []
+    plain = []
     for name, flag in line.flags.items():
         if name != line.positional and flag.kind is not bool:
             pattern = f'"{flag_of(name)} "{"*" if flag.many else ""}'
             if flag.choices:
                 choices[pattern] = [*flag.choices]
             else:
-                others.append(pattern)
+                plain.append(pattern)
     otherwise = "$flags"
     if line.positional:
         otherwise = " ".join(line.flags[line.positional].choices)
@@ -85,7 +91,7 @@ def _after(line: CommandLine[Any]) -> list[str]:
         f'flags="{" ".join(_flags(line))}"',
         'case "$last" in',
         *(f'{pattern}) words="{" ".join(values)}" ;;' for pattern, values in choices.items()),
-        *([f"{'|'.join(others)}) ;;"] if others else []),
+        *([f"{'|'.join(plain)}) ;;"] if plain else []),
         f'*) words="{otherwise}" ;;',
         "esac ;;",
     ]

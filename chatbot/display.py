@@ -1,29 +1,29 @@
-"""The user's text in one line of a message or of a terminal, and the characters of its scripts."""
+"""Formatting of text for messages and terminals: single lines, fixed widths, tables and lists."""
 
 import datetime
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-LINE = 200  # characters of a message
-SHOWN_NAME = 20  # characters of a name of a column in a message
-# Invisible characters that join others, as in emoji of several people and in Persian.
+LINE = 200  # maximum number of characters in a message
+SHOWN_NAME = 20  # maximum number of characters of a column name in a message
+# Invisible characters that control whether adjacent characters are joined, as in some emoji and in Persian.
 JOINERS = "\u200c\u200d"
-# Of a class of characters in a pattern: ideographs, and these with kana.
+# Character ranges for regular expressions: Chinese characters, and Chinese characters with Japanese kana.
 CHINESE = "\u3400-\u9fff"
 CHINESE_OR_KANA = f"\u3040-\u30ff{CHINESE}"
 
 
 def one_line(text: str, longest: int = 200) -> str:
-    """Return the beginning of the text, with ↵ for line ends and ? for characters that cannot be printed."""
+    """Return the beginning of a text as one line. Line ends become ↵, and unprintable characters become "?"."""
     beginning = text[:longest].replace("\r\n", "↵").replace("\n", "↵")
     line = "".join(character if character.isprintable() else "?" for character in beginning)
     return line if len(text) <= longest else line + "…"
 
 
 def visible(text: str) -> str:
-    """Return a text as one line, without control characters, which could move the cursor or change its direction.
+    """Return a text as one line that is safe to print in a terminal.
 
-    White space becomes spaces. Any other character that cannot be printed becomes U+FFFD.
+    Whitespace becomes spaces. Unprintable characters become U+FFFD, because they could move the cursor, for example.
     """
     return "".join(map(_visible, text))
 
@@ -34,18 +34,18 @@ def _visible(character: str) -> str:
     return " " if character.isspace() else "\ufffd"
 
 
-def decodable(text: str) -> str:
-    """Return a text without lone surrogates, which have no UTF-8."""
+def replace_surrogates(text: str) -> str:
+    """Replace lone surrogates, which UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def numbered(names: Iterable[str]) -> list[str]:
-    """Return the names of columns with their numbers, as --columns takes either."""
+def number_names(names: Iterable[str]) -> list[str]:
+    """Add a number to each column name, because --columns accepts names and numbers."""
     return [f"{number} {one_line(name, SHOWN_NAME)!r}" for number, name in enumerate(names, start=1)]
 
 
 def listing(message: str, names: Sequence[str]) -> str:
-    """Return a message that ends with a list of names: two, and as many others as the line has room for."""
+    """Append names to a message: as many as fit on the line, but at least two."""
     count = len(names)
     while count > 2 and len(f"{message}{', '.join(names[:count])}, ...") > LINE:
         count -= 1
@@ -53,7 +53,7 @@ def listing(message: str, names: Sequence[str]) -> str:
 
 
 def width(text: str) -> int:
-    """Return the columns that a text takes in a terminal: two for a wide character, none for a combining one."""
+    """Return the width of a text in terminal columns. Wide characters take 2 columns, and combining characters none."""
     return sum(
         0 if unicodedata.combining(character) else 2 if unicodedata.east_asian_width(character) in "WF" else 1
         for character in text
@@ -61,14 +61,17 @@ def width(text: str) -> int:
 
 
 def padded(text: str, columns: int) -> str:
-    """Return the text with spaces up to this width."""
+    """Pad a text with spaces to a width in terminal columns."""
     return text + " " * (columns - width(text))
 
 
-def aligned(rows: Sequence[Sequence[str]], left: Sequence[bool], indent: str = "") -> list[str]:
-    """Return the lines of a table. left: for each column, whether it is aligned to the left.
+def align_columns(rows: Sequence[Sequence[str]], left: Sequence[bool], indent: str = "") -> list[str]:
+    """Return the lines of a table with aligned columns. Unprintable characters become "?".
 
-    Characters that cannot be printed, as names of folders may have, are shown as "?".
+    Args:
+        rows: Texts of the cells, [rows][columns].
+        left: Whether to left-align each column.
+        indent: Text before each line.
     """
     rows = [list(map(one_line, row)) for row in rows]
     widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
@@ -81,7 +84,7 @@ def aligned(rows: Sequence[Sequence[str]], left: Sequence[bool], indent: str = "
 
 
 def cut(text: str, columns: int) -> str:
-    """Return the text, cut to this width; one that is cut ends in "..."."""
+    """Truncate a text to a width in terminal columns. A truncated text ends in "..."."""
     if width(text) <= columns:
         return text
     mark = "..."[:columns]
@@ -91,11 +94,11 @@ def cut(text: str, columns: int) -> str:
     return text[:end] + mark
 
 
-def counted(number: float, noun: str) -> str:
-    """Return a number and what it counts, for a noun that takes an s: "1 step", "2,000 steps", "0.5 minutes"."""
+def pluralize(number: float, noun: str) -> str:
+    """Return a number and a noun in singular or plural, such as "1 step", "2,000 steps" or "0.5 minutes"."""
     return f"{number:{'g' if isinstance(number, float) else ','}} {noun}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
-    """Return a time as hours, minutes and seconds: "3:20:00", "2 days, 4:00:00"."""
+    """Format a duration as hours, minutes and seconds, such as "3:20:00" or "2 days, 4:00:00"."""
     return str(datetime.timedelta(seconds=round(seconds)))

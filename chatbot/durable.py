@@ -1,4 +1,4 @@
-"""Files that survive a power failure: the content is on the disk before the name of a file appears. JSON; sizes."""
+"""Functions that write files atomically, even if the power fails, and read JSON files."""
 
 import contextlib
 import errno
@@ -11,33 +11,33 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# Of a JSON file. Those of an attempt have a few kilobytes, more if thousands of data files are named.
-MOST_BYTES = 64_000_000
+# Maximum size of a JSON file in bytes. A config.json can be large, because it can list thousands of data files.
+MAX_BYTES = 64_000_000
 WINDOWS = os.name == "nt"
 
 
 def sync(path: Path) -> None:
-    """Wait until the content of a file, or the names in a folder, are on the disk."""
+    """Wait until the content of a file, or the list of files in a folder, is written to the disk."""
     folder = path.is_dir()
     if folder and WINDOWS:
-        return  # Windows cannot open a folder
+        return  # on Windows, folders cannot be opened
     descriptor = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if not folder or error.errno != errno.EINVAL:  # some network file systems cannot sync a folder
+        if not folder or error.errno != errno.EINVAL:  # some network file systems cannot sync folders
             raise
     finally:
         os.close(descriptor)
 
 
 def unused_name(path: Path) -> Path:
-    """Return a path in the folder of a path, at which there is nothing. It is hidden, and short whatever the name."""
+    """Return the path for a new file in the same folder. Its name is short and hidden."""
     return path.with_name(f".{secrets.token_hex(8)}.part")
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove the files of a folder that killed processes were writing. Nobody may be writing there."""
+    """Remove temporary files of killed processes from a folder. No other process may be writing to the folder."""
     for path in folder.glob(".*.part"):
         if re.fullmatch(r"\.[0-9a-f]{16}\.part", path.name):
             path.unlink()
@@ -45,18 +45,19 @@ def remove_unfinished(folder: Path) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield the path of an empty file, for the block to write. At its end, that file takes the place of the other one.
+    """Yield the path of an empty temporary file. After the block, this file replaces the file at `path`.
 
-    At any time, the old file or the new one is complete. No other file is touched. The new one has the mode of the old
-    one, and a symbolic link stays. After an exception, the old file is there, and no part of the new one.
+    At any time, `path` is either the complete old file or the complete new file. Its permissions are preserved, and
+    symbolic links are followed. After an exception, the old file is unchanged and the temporary file is removed.
 
-    Raises OSError.
+    Raises:
+        OSError: If the file cannot be written.
     """
     path = Path(os.path.realpath(path))
     mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
     part = unused_name(path)
     try:
-        # Nobody else may read what nobody else could read.
+        # The temporary file must not be readable by users who cannot read the old file.
         os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else 0o600))
         yield part
         sync(part)
@@ -70,25 +71,27 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file, or replace it as `replacing` does."""
+    """Write or replace a file atomically; see `replacing`."""
     with replacing(path) as part:
         part.write_bytes(content)
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Write a JSON file as `write_file` does."""
+    """Write or replace a JSON file atomically; see `replacing`."""
     write_file(path, (json.dumps(value, ensure_ascii=False, indent=1) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
-    """Return the value in a JSON file, which may be damaged, or made by others.
+    """Return the value in a JSON file, even from an untrusted source.
 
-    Raises OSError for a file that cannot be read, and ValueError for one that is not JSON or has more than MOST_BYTES.
+    Raises:
+        OSError: If the file cannot be read.
+        ValueError: If the file is not JSON, or larger than MAX_BYTES.
     """
     with path.open("rb") as file:
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise ValueError(f"more than {MOST_BYTES:,} bytes")
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"more than {MAX_BYTES:,} bytes")
     try:
         return json.loads(content.decode("utf-8"))
     except RecursionError:
@@ -96,7 +99,7 @@ def read_json(path: Path) -> Any:
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes of a file, or of all files in a folder. Files that vanish meanwhile count as 0."""
+    """Return the size in bytes of a file, or of all files in a folder. Files that disappear are ignored."""
     files = [Path(folder, name) for folder, _, names in os.walk(path) for name in names] if path.is_dir() else [path]
     total = 0
     for file in files:

@@ -1,4 +1,4 @@
-"""Errors that a user can fix, and lost devices: one line on standard error and no traceback."""
+"""Errors that are printed as one line, without a traceback."""
 
 import codecs
 import io
@@ -10,17 +10,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
-# The exit code of a process that lost a device or another process: the same commands resume from the last checkpoint.
-# Kubeflow's TFJob retries it.
+# Exit code after the loss of a device or another process. Kubeflow's TFJob then runs the same command again, which
+# resumes training from the last checkpoint.
 EXIT_LOST = 138
-# After Ctrl-C, as in shells: 128 + SIGINT.
+# Exit code after Ctrl-C, as in shells: 128 + SIGINT.
 EXIT_INTERRUPTED = 130
 
 
 class UserError(Exception):
-    """An error that the user can fix. The message says what is wrong, where, and what to do.
+    """An error that the user can fix. The message describes the problem, its location, and a remedy.
 
-    details: lines that a command prints above the message, such as the pairs of a file whose reading is in doubt.
+    Attributes:
+        details: Additional lines that a command prints above the message.
     """
 
     exit_code = 2
@@ -31,19 +32,19 @@ class UserError(Exception):
 
 
 class LostError(UserError):
-    """A device or a machine was lost in mid-run. It is nobody's mistake, and a run that starts again may succeed."""
+    """The loss of a device or machine during training. The user can run the same command again to resume training."""
 
     exit_code = EXIT_LOST
 
 
 def in_c_locale(stream: io.TextIOWrapper) -> bool:
-    """Return whether a stream has its encoding, ASCII, from a C locale, which tells nothing about its reader."""
+    """Return whether a stream is limited to ASCII because the locale is C."""
     return codecs.lookup(stream.encoding).name == "ascii" and "PYTHONIOENCODING" not in os.environ
 
 
 @contextmanager
 def as_user_errors() -> Iterator[None]:
-    """Convert OSError, except BrokenPipeError, and ModuleNotFoundError to UserError."""
+    """Convert exceptions in the block to UserError: OSError (except BrokenPipeError) and ModuleNotFoundError."""
     try:
         yield
     except BrokenPipeError:
@@ -53,23 +54,22 @@ def as_user_errors() -> Iterator[None]:
         remedy = "check the path, its permissions and the free space"
         raise UserError(f"{place}{error.strerror or error}; {remedy}") from error
     except ModuleNotFoundError as error:
-        remedy = 'pip install "duida[train]", or "duida[run]" to answer from exports alone'
+        remedy = 'pip install ".[train]", or ".[run]" to answer from exports alone'
         raise UserError(f"{error}; run `make install`, then `source .venv/bin/activate`; or {remedy}") from error
 
 
 def exit_code_of(main: Callable[[], int | None]) -> int:
-    """Run a command's `main` and return its exit code.
+    """Run the `main` function of a command and return its exit code.
 
-    A UserError or OSError prints one line and gives exit code 2, a LostError `EXIT_LOST`.
-
-    Until the command installs a handler, Ctrl-C ends the process at once: a KeyboardInterrupt inside an import or a
-    destructor of TensorFlow would be printed and ignored.
+    For a UserError or OSError, one line is printed and the exit code is 2. A LostError ends the process with EXIT_LOST.
+    Ctrl-C ends the process immediately, unless the command installs a signal handler. Python's own handler is disabled,
+    because a KeyboardInterrupt in an import or destructor of TensorFlow would be ignored.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     _open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A GBK terminal cannot print an emoji, which is escaped.
+            # Escape characters that the terminal cannot print, such as emoji in a GBK terminal.
             stream.reconfigure(encoding="utf-8" if in_c_locale(stream) else None, errors="backslashreplace")
     try:
         with as_user_errors():
@@ -82,7 +82,7 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
         print(*error.details, f"error: {error}", sep="\n", file=sys.stderr, flush=True)
         return error.exit_code
     except BrokenPipeError:
-        # The reader of a pipe has exited. Without this, the interpreter would print an error when it flushes at exit.
+        # The program that reads the output has exited. Discard the rest, so Python can flush the stream at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
@@ -91,28 +91,28 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
 
 
 def end_process(error: LostError) -> NoReturn:
-    """Print the line of what was lost and end the process at once, from any thread.
+    """Print the error and end the process immediately. This can be called from any thread.
 
-    At the usual exit, TensorFlow may wait for a device for ever.
+    A normal exit could hang, because TensorFlow might wait for the lost device.
     """
-    start = "" if threading.current_thread() is threading.main_thread() else "\n"  # ends the line of a progress bar
+    start = "" if threading.current_thread() is threading.main_thread() else "\n"  # end the line of a progress bar
     for stream, text in ((sys.stdout, ""), (sys.stderr, f"{start}error: {error}\n")):
-        with suppress(OSError, ValueError):  # its reader has exited, or it is closed
+        with suppress(OSError, ValueError):  # the reader has exited, or the stream is closed
             stream.write(text)
             stream.flush()
     os._exit(error.exit_code)
 
 
 def _open_missing_streams() -> None:
-    """Open the null device for each standard stream that is closed, as by `2>&-` in a shell.
+    """Open the null device for each standard stream that is closed, for example by `2>&-` in a shell.
 
-    The next file would otherwise get its number, and TensorFlow would write its log lines into that file.
+    Otherwise, the next file to be opened would get the descriptor of the stream, and log lines would be written to it.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, which is `number`
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # until the process ends
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # stays open until the process ends

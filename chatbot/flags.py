@@ -1,8 +1,8 @@
-"""Dataclass fields that are also flags: one declaration defines the flag, its --help, its check and its JSON.
+"""Dataclasses of settings, whose fields are also command-line flags.
 
-The settings of a command are a `Flags`, whose fields are flags or, recursively, dataclasses of them (its parts). On the
-command line and in JSON all flags are flat: `compose` makes the parts and `flatten` undoes it. Any other field is no
-flag: only the code sets it.
+The declaration of a field defines the flag, its help text and the check of its value. Settings can be nested: a field
+can be another dataclass of settings. On the command line and in JSON, they are flat. `compose` builds nested settings
+from flat values, and `flatten` does the reverse.
 """
 
 import contextlib
@@ -18,54 +18,54 @@ from typing import Any, TypeVar
 
 from chatbot.errors import UserError
 
-# What an error says that a value must be.
+# Type of a setting -> description of the expected values in error messages.
 EXPECTED = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-# What the help shows for a value.
+# Type of a setting -> placeholder for a value in the help.
 METAVARS = {int: "N", float: "R", str: "NAME"}
-FLAG = "flag"  # the key of a `Flag` in the metadata of its field
-# Of a whole number, also in a file.
-LARGEST = 2**63 - 1
+FLAG = "flag"  # key under which the metadata of a field contains its `Flag`
+# Maximum absolute value of integers.
+MAX_INT = 2**63 - 1
 
 Composed = TypeVar("Composed")
 
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
-    """A setting on the command line. `setting` declares it, and `Flags` completes it by the field that it is of."""
+    """A setting on the command line. `setting` creates it, and `Flags` adds the name and the type of its field."""
 
-    name: str  # of the setting, such as rnn_size
-    default: Any  # `...`: it must be given
-    kind: type  # of a value
-    many: bool  # whether it takes several values
-    text: str  # the help
-    group: str = ""  # the heading in --help; "": that of the flag before in its class
-    unset: str = ""  # what is done without the flag, as the help states it; "": the default itself, or none
-    count: int | None = None  # the exact number of values of a flag that takes several
-    choices: tuple[str, ...] = ()  # none: any value
-    least: float | None = None
-    most: float | None = None
-    above: float | None = None  # an exclusive bound
-    remedy: str = ""  # what to give instead of a value that is not above it
-    fixed: bool = False  # the value cannot change when the attempt is resumed
-    stored: bool = True  # the value is written to config.json
-    negatable: bool = False  # there is --no-NAME, too, as for every bool that is on by default
-    once: bool = False  # the flag is an error where it is given twice; of others, the last counts
-    metavar: str = ""  # what the help shows for a value; "": its choices, or its type
+    name: str  # name of the setting, such as rnn_size
+    default: Any  # default value; `...` means that the flag is required
+    kind: type  # type of a single value
+    many: bool  # whether the flag accepts several values
+    text: str  # help text
+    group: str = ""  # heading in --help; "" means the heading of the previous flag
+    unset: str = ""  # text that the help shows as the default; "" means the default value
+    count: int | None = None  # required number of values of a flag with several values; None means any number
+    choices: tuple[str, ...] = ()  # allowed values; () means any value
+    minimum: float | None = None
+    maximum: float | None = None
+    above: float | None = None  # exclusive lower bound
+    remedy: str = ""  # advice in the error message if a value is not above the bound
+    fixed: bool = False  # whether a resumed attempt cannot change the value
+    stored: bool = True  # whether the value is written to config.json
+    negatable: bool = False  # whether the flag --no-NAME exists
+    once: bool = False  # whether a repeated flag is an error; otherwise, the last value counts
+    metavar: str = ""  # placeholder of a value in the help; "" means the choices or the type
 
     @property
     def spellings(self) -> list[str]:
-        """The flag and, where it can be turned off, the one that does: --copy and --no-copy."""
+        """The flag, followed by its negation if there is one, such as --copy and --no-copy."""
         can_be_off = self.kind is bool and (self.default or self.negatable)
         return [flag_of(self.name), flag_of(f"no_{self.name}")] if can_be_off else [flag_of(self.name)]
 
     @property
     def shown_value(self) -> str:
-        """What the help shows for a value: FILE, lstm|gru, N."""
+        """The placeholder for a value in the help, such as FILE, lstm|gru or N."""
         return self.metavar or "|".join(self.choices) or METAVARS[self.kind]
 
     @property
     def shown_default(self) -> str:
-        """The default for readers."""
+        """The default value as shown in the help."""
         if self.unset or self.default in (None, "", ()):
             return self.unset or "none"
         if self.kind is bool:
@@ -73,13 +73,13 @@ class Flag:
         return " ".join(map(str, self.default)) if self.many else str(self.default)
 
     def words(self, value: Any) -> list[str]:
-        """Return the words that give the setting a value on the command line: --rnn-size 64, --no-copy."""
+        """Return the command-line words that set a value, such as ["--rnn-size", "64"] or ["--no-copy"]."""
         if self.kind is bool:
             return [flag_of(self.name if value else f"no_{self.name}")]
         return [flag_of(self.name), *map(str, value if self.many else [value])]
 
     def parsed(self, text: str, name: str | None = None) -> Any:
-        """Convert and check a single value that a user gives as text. Raises UserError as `check`, by the same name."""
+        """Convert the text of a single value to its type. Raises UserError if the value is not allowed."""
         value: Any = text
         if self.kind is bool:
             value = {"true": True, "false": False}.get(text, text)
@@ -90,7 +90,7 @@ class Flag:
         return value
 
     def check(self, value: Any, name: str | None = None) -> None:
-        """Raise UserError if a single value is not allowed. name: in the message, by default the flag."""
+        """Raise UserError if a single value is not allowed. The message contains `name` or, by default, the flag."""
         flag = name or flag_of(self.name)
         kinds: Any = (int, float) if self.kind is float else self.kind
         if not isinstance(value, kinds) or (isinstance(value, bool) and self.kind is not bool):
@@ -99,43 +99,49 @@ class Flag:
             raise UserError(f"{flag} {value!r}: expected printable text")
         if isinstance(value, float) and not math.isfinite(value):
             raise UserError(f"{flag} {value}: expected a finite number")
-        if isinstance(value, int) and abs(value) > LARGEST:
-            shown = f" {value}" if abs(value) < 10**40 else ""  # a number of any length may be in a file
-            raise UserError(f"{flag}{shown}: must be at most {LARGEST}")
+        if isinstance(value, int) and abs(value) > MAX_INT:
+            shown = f" {value}" if abs(value) < 10**40 else ""  # a number in a file can have any length
+            raise UserError(f"{flag}{shown}: must be at most {MAX_INT}")
         if self.choices and value not in self.choices:
             raise UserError(f"{flag} {value}: choose one of {', '.join(self.choices)}")
-        if self.least is not None and value < self.least:
-            raise UserError(f"{flag} {value}: must be at least {self.least}")
-        if self.most is not None and value > self.most:
-            raise UserError(f"{flag} {value}: must be at most {self.most}")
+        if self.minimum is not None and value < self.minimum:
+            raise UserError(f"{flag} {value}: must be at least {self.minimum}")
+        if self.maximum is not None and value > self.maximum:
+            raise UserError(f"{flag} {value}: must be at most {self.maximum}")
         if self.above is not None and value <= self.above:
             raise UserError(f"{flag} {value}: must be above {self.above}{self.remedy and f'; {self.remedy}'}")
 
 
 def setting(default: Any, text: str, **options: Any) -> Any:
-    """Return a field of a `Flags` class that is also a flag. default: `...` marks a required one. options: of Flag."""
+    """Declare a field of a `Flags` class as a command-line flag.
+
+    Args:
+        default: Default value; `...` marks a required flag.
+        text: Help text.
+        options: Values of other fields of `Flag`.
+    """
     return dataclasses.field(default=default, metadata={"text": text, **options})
 
 
 class Flags:
-    """A frozen dataclass of flags. Raises UserError for a value that is not allowed, when it is made."""
+    """Base class of settings. Creating settings raises UserError if a value is not allowed."""
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Complete the declarations by the annotations and the group of the flag before. options: of all flags."""
+        """Complete the flags of a class with names, types and headings. `options` apply to all flags of the class."""
         group = ""
         for name, annotation in inspect.get_annotations(cls).items():
             field = cls.__dict__.get(name)
             if isinstance(field, dataclasses.Field) and field.metadata:
-                kind = (typing.get_args(annotation) or (annotation,))[0]  # of int, int | None, tuple[int, ...]
+                kind = (typing.get_args(annotation) or (annotation,))[0]  # int for int | None and for tuple[int, ...]
                 many = typing.get_origin(annotation) is tuple
                 group = field.metadata.get("group", group)
-                given = {**options, **field.metadata, "group": group}
-                field.metadata = MappingProxyType({FLAG: Flag(name, field.default, kind, many, **given)})
+                details = {**options, **field.metadata, "group": group}
+                field.metadata = MappingProxyType({FLAG: Flag(name, field.default, kind, many, **details)})
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
             if not field.metadata:
-                continue  # a part, which was checked when it was made, or no flag
+                continue  # the field is not a flag; nested settings were checked when they were created
             flag: Flag = field.metadata[FLAG]
             value = getattr(self, flag.name)
             if value is None and flag.default is None:
@@ -145,12 +151,12 @@ class Flags:
 
 
 def flag_of(name: str) -> str:
-    """Return the flag of a setting: rnn_size -> --rnn-size."""
+    """Return the flag of a setting, such as --rnn-size for rnn_size."""
     return "--" + name.replace("_", "-")
 
 
 def flags_of(settings: Any) -> dict[str, Flag]:
-    """Return the flags of a settings class or instance and of its parts, by name, in the order of declaration."""
+    """Return all flags of a settings class or instance by name, including the flags of nested settings."""
     flags: dict[str, Flag] = {}
     for field in dataclasses.fields(settings):
         if field.metadata:
@@ -161,8 +167,12 @@ def flags_of(settings: Any) -> dict[str, Flag]:
 
 
 def compose(kind: type[Composed], **values: Any) -> Composed:
-    """Return settings from flat values: `compose(Settings, rnn_size=64)`. Raises UserError, TypeError for unknown
-    names."""
+    """Build settings from flat values, as in `compose(Settings, rnn_size=64)`.
+
+    Raises:
+        UserError: If a value is not allowed.
+        TypeError: If a name is unknown.
+    """
     unknown = values.keys() - _names_of(kind)
     if unknown:
         raise TypeError(f"unknown settings: {', '.join(sorted(unknown))}")
@@ -178,7 +188,7 @@ def compose(kind: type[Composed], **values: Any) -> Composed:
 
 
 def _names_of(kind: Any) -> set[str]:
-    """Return the names of the flat values of a settings class: its flags, and its fields that are no flags."""
+    """Return the names of all fields of a settings class, including the fields of nested settings."""
     names: set[str] = set()
     for field in dataclasses.fields(kind):
         names |= _names_of(field.type) if dataclasses.is_dataclass(field.type) else {field.name}
@@ -186,7 +196,7 @@ def _names_of(kind: Any) -> set[str]:
 
 
 def flatten(settings: Any) -> dict[str, Any]:
-    """Return the flat values of settings, by name: the inverse of `compose`."""
+    """Return the values of all settings by name, including nested settings. This is the inverse of `compose`."""
     values: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
@@ -195,15 +205,20 @@ def flatten(settings: Any) -> dict[str, Any]:
 
 
 def replace(settings: Composed, **changes: Any) -> Composed:
-    """Return a copy with some flat values changed: `replace(settings, rnn_size=64)`. Raises as `compose` does."""
+    """Return a copy of settings with some values changed, as in `replace(settings, rnn_size=64)`.
+
+    Raises:
+        UserError: If a value is not allowed.
+        TypeError: If a name is unknown.
+    """
     return compose(type(settings), **{**flatten(settings), **changes})
 
 
 @contextlib.contextmanager
 def settings_by_name(names: Collection[str]) -> Iterator[None]:
-    """Let a UserError name settings as Python does: rnn_size in place of --rnn-size, copy=False of --no-copy.
+    """Replace flags in messages of UserError with Python keywords, such as --rnn-size with rnn_size.
 
-    names: of the settings that the user can give by name. The flags of commands that a message quotes stay.
+    Only the flags of settings in `names` are replaced. Commands that a message quotes are not changed.
     """
 
     def name_of(match: re.Match[str]) -> str:
@@ -219,16 +234,16 @@ def settings_by_name(names: Collection[str]) -> Iterator[None]:
 
 
 def nearest(name: str, known: Collection[str]) -> str:
-    """Return the known name that is most similar to an unknown one, "" if none is similar."""
+    """Return the known name that is most similar to `name`, or "" if no name is similar."""
     import difflib
 
-    # Typing errors rarely concern the first letter: --port is not near --export, but /ood is near /good.
+    # Prefer names with the same first letter, because typos rarely affect it.
     likely = sorted(other for other in known if other[:1] == name[:1])
-    near = difflib.get_close_matches(name, likely, 1, 0.75) or difflib.get_close_matches(name, known, 1, 0.85)
-    return near[0] if near else ""
+    matches = difflib.get_close_matches(name, likely, 1, 0.75) or difflib.get_close_matches(name, known, 1, 0.85)
+    return matches[0] if matches else ""
 
 
-# Settings of earlier versions, which a file of settings may still have: what replaces them.
+# Names of removed settings, and advice on what to use instead.
 REMOVED = {
     "histograms": "TensorBoard shows the loss and the gradients' norm",
     "input_feeding": "attention follows the recurrent layers, leave it out",
@@ -242,23 +257,27 @@ REMOVED = {
 
 
 def unknown_flags(settings: Iterable[str], names: Sequence[str]) -> str:
-    """Return the message about unknown flags. It says what replaces the first, or suggests the most similar name.
+    """Return the error message for unknown flags. If possible, it suggests another flag instead of the first one.
 
-    settings: the names of the settings that are flags.
+    Args:
+        settings: Names of the settings that are flags.
+        names: Unknown flags, such as "--rnnsize".
     """
     name = names[0].lstrip("-")
     if replacement := REMOVED.get(name.replace("-", "_")):
         return f"--{name} was removed: {replacement}"
-    # A known name is not a flag if its values are positional arguments.
+    # Remove `name` itself: settings that are positional arguments are known, but cannot be used as flags.
     known = {flag_of(known).removeprefix("--") for known in settings} - {name}
-    near = nearest(name, known)
-    return f"unrecognized arguments: {' '.join(names)}" + (f"; the nearest is --{near}" if near else "")
+    suggestion = nearest(name, known)
+    return f"unrecognized arguments: {' '.join(names)}" + (f"; the nearest is --{suggestion}" if suggestion else "")
 
 
 def flags_for(settings: Any, values: dict[str, Any] | None = None) -> str:
-    """Return settings as flags, quoted for a shell, without those at their defaults.
+    """Return a command line with all flags that differ from their defaults, quoted for a shell.
 
-    values: by name, of the settings class `settings`; by default those of the instance `settings`.
+    Args:
+        settings: Settings class or instance.
+        values: Values by name; by default, the values of the instance.
     """
     values = flatten(settings) if values is None else values
     words: list[str] = []

@@ -1,4 +1,4 @@
-"""Less output: --quiet, progress bars, and TensorFlow's log lines."""
+"""Functions that suppress output: for --quiet, for progress bars, and for TensorFlow's log lines."""
 
 import contextlib
 import os
@@ -8,49 +8,49 @@ import threading
 from collections.abc import Iterator
 from typing import TextIO
 
-# How the log lines of TensorFlow's start begin, as grep reads it; a fatal one (F) is not among them.
+# Pattern for grep. It matches the log lines that TensorFlow prints at start-up, except fatal errors (F).
 LOG_LINE = (
     r"^([0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]+: [IWE] "
     r"|[IWE][0-9]{4} [0-9]{2}:[0-9]{2}:[0-9.]+ +[0-9]+ "
     r"|WARNING: All log messages before absl::InitializeLog|To enable the following instructions:)"
 )
-# File descriptor 2 belongs to the whole process.
+# Lock for the redirection of standard error, because all threads share it.
 _REDIRECTION = threading.RLock()
-# Standard output while `quiet` discards what is printed.
-_kept: TextIO | None = None
+# The original standard output, while `quiet` replaces it; otherwise None.
+_original_stdout: TextIO | None = None
 
 
 @contextlib.contextmanager
 def quiet(active: bool) -> Iterator[None]:
-    """Discard standard output and progress bars in the block, if active. Standard error stays."""
-    global _kept  # noqa: PLW0603 - standard output belongs to the process, too
-    if not active or _kept is not None:
+    """Discard standard output and progress bars inside the block, if `active`. Standard error is not discarded."""
+    global _original_stdout  # noqa: PLW0603 - standard output is also global
+    if not active or _original_stdout is not None:
         yield
         return
-    _kept = sys.stdout
+    _original_stdout = sys.stdout
     try:
         with open(os.devnull, "w", encoding="utf-8") as null, contextlib.redirect_stdout(null):
             yield
     finally:
-        _kept = None
+        _original_stdout = None
 
 
-def kept_output() -> TextIO:
-    """Return the standard output for what `quiet` does not discard."""
-    return _kept or sys.stdout
+def original_stdout() -> TextIO:
+    """Return the original standard output, even inside a `quiet` block."""
+    return _original_stdout or sys.stdout
 
 
-def no_bars() -> bool | None:
-    """Return tqdm's `disable`: whether there are no progress bars; None: none where standard error is no terminal."""
-    no_bars = _kept is not None or sys.stderr is None or os.environ.get("TERM") == "dumb"
-    return True if no_bars else None
+def progress_bars_disabled() -> bool | None:
+    """Return the argument `disable` for tqdm: True to hide progress bars, or None to show them only in a terminal."""
+    disabled = _original_stdout is not None or sys.stderr is None or os.environ.get("TERM") == "dumb"
+    return True if disabled else None
 
 
 def import_tensorflow() -> None:
-    """Import TensorFlow without the log lines of its start, unless the import fails or the process is aborted.
+    """Import TensorFlow without printing its log lines.
 
-    C++ code prints these lines before it reads its log level. Of the lines that follow the import, errors are shown,
-    since some statuses of cuDNN are nowhere else; with TF_CPP_MIN_LOG_LEVEL=0 in the environment, all are.
+    A log level cannot suppress these lines, because TensorFlow prints them before it reads the level. Errors after the
+    import are still logged. Set TF_CPP_MIN_LOG_LEVEL=0 in the environment to log everything.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     with without_log_lines():
@@ -61,15 +61,14 @@ def import_tensorflow() -> None:
 
 @contextlib.contextmanager
 def without_log_lines() -> Iterator[None]:
-    """Pass file descriptor 2 through a filter in the block, which leaves out the lines that LOG_LINE matches.
+    """Remove the lines that match LOG_LINE from standard error inside the block.
 
-    Python's own errors, those of C++ code and the output of other threads all go there. The filter is a process, which
-    also passes on what is written before this process is aborted.
+    A separate process filters the output. Therefore, error messages are still printed if this process is aborted.
     """
     with _REDIRECTION:
         try:
             stderr = os.dup(2)
-        except OSError:  # there is no standard error
+        except OSError:  # standard error is closed
             yield
             return
         grep = subprocess.Popen(["grep", "-aEv", LOG_LINE], stdin=subprocess.PIPE, stdout=stderr)
@@ -83,5 +82,7 @@ def without_log_lines() -> Iterator[None]:
             os.dup2(stderr, 2)
             os.close(stderr)
             grep.stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # a process begun in the block holds the descriptor
+            with contextlib.suppress(
+                subprocess.TimeoutExpired
+            ):  # a process that was started inside the block still writes to the filter
                 grep.wait(5)

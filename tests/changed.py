@@ -1,4 +1,4 @@
-"""The tests of some files of the product: `python -m tests.changed` prints those of what git says has changed."""
+"""Finds the tests of product files. `python -m tests.changed` prints the tests of the files that changed in git."""
 
 import ast
 import functools
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 @functools.cache
 def imported(path: Path) -> frozenset[str]:
-    """Return the names of the modules, and of what is in them, that a file imports."""
+    """Return the names of all modules, and of their members, that a file imports."""
     nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     for node in nodes:
@@ -21,9 +21,10 @@ def imported(path: Path) -> frozenset[str]:
 
 
 def files_for(path: Path) -> list[Path]:
-    """Return the test files of chatbot/a/b.py: tests/a/test_b.py, those that import it, those beside the first.
+    """Return the test files of chatbot/a/b.py: tests/a/test_b.py, its neighbours, and all that import the module.
 
-    path: relative to the root, which is the current directory. A file imports what its helpers in tests/ import.
+    A test file also imports what its helpers in tests/ import. path: relative to the root, which is the current
+    directory.
     """
     folder = Path("tests", *path.parent.parts[1:])
     while not list(folder.glob("test_*.py")):
@@ -38,7 +39,7 @@ def files_for(path: Path) -> list[Path]:
 
 
 def files_for_changes(changed: Iterable[Path]) -> list[Path]:
-    """Return the test files of changed files: they themselves, what mirrors them, and what imports them."""
+    """Return the test files of changed files, including changed test files."""
     files: dict[Path, None] = {}  # in order
     for path in changed:
         if path.suffix == ".py" and path.parts[0] == "chatbot":
@@ -54,7 +55,7 @@ def files_for_changes(changed: Iterable[Path]) -> list[Path]:
 
 
 def main() -> None:
-    """Print the tests of the files that differ from the last commit, or of its own files where none differs."""
+    """Print the tests of the files that differ from the last commit, or of its own files if none differs."""
 
     def names(*command: str) -> list[str]:
         completed = subprocess.run(["git", *command], capture_output=True, check=True, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Fixtures of all tests, their order, and four logical CPU devices, created before anything uses TensorFlow."""
+"""Fixtures for all tests, their order, and four logical CPU devices, created before TensorFlow is used."""
 
 import gc
 import importlib
@@ -15,12 +15,12 @@ from chatbot.quiet import import_tensorflow
 from chatbot.training.devices.towers import Tower
 from tests.gpu.process import ALL, VISIBLE_GPUS
 
-# No example fails for being slow: the first one of a test may load a dictionary. pytest-timeout ends what hangs.
+# Examples have no deadline, because the first one of a test can load a dictionary. pytest-timeout ends hanging tests.
 slow = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.register_profile("fast", slow, max_examples=25, stateful_step_count=30)
 hypothesis.settings.register_profile("all", slow, max_examples=200, stateful_step_count=50)
 
-# The graphs of many tests stay in memory as millions of objects, which the default thresholds collect again and again.
+# The graphs of many tests stay in memory as millions of objects. The default thresholds would collect them repeatedly.
 gc.set_threshold(50_000, 20, 50)
 
 os.environ.setdefault(VISIBLE_GPUS, os.environ.get("CUDA_VISIBLE_DEVICES", ALL))  # for tests/gpu
@@ -38,34 +38,34 @@ tf_config.set_logical_device_configuration(
 ROOT = Path(__file__).parents[1]
 # Commands in processes of their own find the package wherever they run.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-# What belongs to the user of the checkout, who has trained in it.
-OF_THE_USER = tuple(str(ROOT / name) for name in ("checkpoints", "data", "tensorboard", "exports"))
+# Folders of the user of the checkout, who may have trained in it.
+USER_FOLDERS = tuple(str(ROOT / name) for name in ("checkpoints", "data", "tensorboard", "exports"))
 
-IN_THE_TREE = ("README.md", ".gitkeep")
-SEEING = {"open", "os.listdir", "os.scandir", "os.mkdir", "os.rename", "os.remove", "os.rmdir"}  # events of audits
+TRACKED_FILES = ("README.md", ".gitkeep")
+AUDITED_EVENTS = {"open", "os.listdir", "os.scandir", "os.mkdir", "os.rename", "os.remove", "os.rmdir"}
 
 
 @pytest.fixture(scope="session", autouse=True)
 def elsewhere() -> Iterator[None]:
-    """An empty current directory for tests that choose none. No test sees what belongs to the user of the checkout."""
+    """Run tests in an empty directory by default, and keep them from accessing the folders of the user."""
     before, is_running = Path.cwd(), True
 
     def guard(event: str, arguments: tuple[object, ...]) -> None:
-        path = arguments[0] if is_running and event in SEEING and arguments else None
+        path = arguments[0] if is_running and event in AUDITED_EVENTS and arguments else None
         if isinstance(path, str | bytes | os.PathLike):
             place = os.path.abspath(os.fsdecode(path))
-            if place.startswith(OF_THE_USER) and not place.endswith(IN_THE_TREE):
-                raise RuntimeError(f"a test must not see {place}, which may be the user's")
+            if place.startswith(USER_FOLDERS) and not place.endswith(TRACKED_FILES):
+                raise RuntimeError(f"a test must not access {place}, which can be the user's")
 
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         sys.addaudithook(guard)
         yield
-        is_running = False  # a hook stays; pytest removes folders by names that are relative to others
+        is_running = False  # the hook stays, and pytest removes folders by relative names
         os.chdir(before)
 
 
-LONG = {"training", "export"}  # folders whose tests take most of the time
+SLOW_FOLDERS = {"training", "export"}  # their tests take most of the time
 MARKS = "slow", "gpu", "system"
 
 
@@ -75,10 +75,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Without --all, run fewer examples, and leave out TensorFlow's optimiser of graphs.
+    """Without --all, run fewer examples and disable TensorFlow's graph optimiser.
 
-    The optimiser takes a fifth of the time of tests, whose graphs run a few times only. Commands in processes of their
-    own use it.
+    The optimiser takes a fifth of the time of tests, because their graphs run only a few times. Commands in other
+    processes use it.
     """
     hypothesis.settings.load_profile("all" if config.getoption("--all") else "fast")
     if not config.getoption("--all"):
@@ -86,9 +86,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests with a mark of MARKS, unless --all or -m is given or each argument names a test.
+    """Deselect tests with one of MARKS, unless --all or -m is given or each argument names a test.
 
-    Files with such tests come first, then those of LONG folders: a long file at the end would keep one process busy.
+    Files with such tests run first, then SLOW_FOLDERS. A slow file at the end would keep one process busy alone.
     """
     long = [item for item in items if any(map(item.get_closest_marker, MARKS))]
     named = all("::" in argument for argument in config.args)
@@ -97,12 +97,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in deselected]
         config.hook.pytest_deselected(items=long)
     files = {item.path for item in long}
-    items.sort(key=lambda item: (item.path not in files, LONG.isdisjoint(item.path.parts)))
+    items.sort(key=lambda item: (item.path not in files, SLOW_FOLDERS.isdisjoint(item.path.parts)))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Let a test fail that is skipped because it "needs" a program, where all programs are installed, as in CI."""
+    """Fail tests that are skipped because they "need" a program, if ALL_PROGRAMS says that all are installed."""
     report = yield
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
     if report.skipped and reason.startswith("Skipped: needs ") and os.environ.get("ALL_PROGRAMS"):
@@ -112,7 +112,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture
 def cpus() -> list[Tower]:
-    """A tower for each logical device."""
+    """One tower for each logical device."""
     return [Tower(f"cpu_{i}", device, "CPU", None) for i, device in enumerate(CPUS)]
 
 

@@ -1,9 +1,8 @@
-"""Deletes a piece of the product at random, one at a time, and counts how many deletions the tests notice.
+"""Mutation testing: deletes random pieces of the product, one at a time, and counts how many deletions tests notice.
 
-A piece is a statement, a condition, a keyword argument or an element of a list. Lines are drawn by a seed, so that a
-package has as many as its share of the product. The changed files are those of copies of the tree, one for each
-process, so that any tests can run, with TensorFlow and processes of their own. A deletion is noticed if a test fails in
-the file that mirrors the changed one, beside it, or in a file that imports it.
+A piece is a statement, a condition, a keyword argument or an element of a list. Lines are drawn uniformly over the
+product by a seed. Each worker process changes files in a copy of the tree. A deletion is noticed if a test fails in the
+file that mirrors the changed one, in a neighbour of it, or in a file that imports the changed one.
 """
 
 import argparse
@@ -11,8 +10,6 @@ import ast
 import contextlib
 import difflib
 import functools
-import importlib
-import multiprocessing
 import os
 import random
 import shutil
@@ -33,13 +30,13 @@ from tests.changed import files_for
 
 ROOT = Path(__file__).parents[1]
 FAST = "not slow and not gpu and not system"
-LONGEST_TESTS = 400  # seconds; a deletion is noticed if it makes them endless, and they end without it
-FAILURES = "FAILED tests/", "ERROR tests/"  # the beginnings of lines of pytest, not of logs
-NONE_SELECTED = 5  # pytest's exit status where all tests of the files have marks
+MAX_TEST_TIME = 400  # seconds; tests that take longer, but not without the deletion, have noticed it
+FAILURES = "FAILED tests/", "ERROR tests/"  # prefixes of pytest's lines, which logs do not have
+NONE_SELECTED = 5  # pytest's exit status if all tests of the files are deselected
 
 
 class Deletion(NamedTuple):
-    """The `number`th deletion of a file, as `deletions` lists them, whose piece stands in this line."""
+    """The deletion with this number in the result of `deletions` for a file."""
 
     path: Path
     line: int
@@ -51,7 +48,7 @@ Delete = Callable[[], object]
 
 
 def pieces(node: ast.AST) -> Iterator[tuple[ast.AST, str, Delete]]:
-    """Yield each piece directly in a node, its kind, and what deletes it from the tree."""
+    """Yield each piece directly in a node, its kind, and a function that deletes it from the tree."""
     blocks = [getattr(node, field, None) for field in ("body", "orelse", "finalbody")]
     for block in (block for block in blocks if isinstance(block, list)):
         for i, statement in enumerate(block):
@@ -77,7 +74,7 @@ def pieces(node: ast.AST) -> Iterator[tuple[ast.AST, str, Delete]]:
 
 
 def can_be_missed(statement: ast.stmt, before: list[ast.stmt]) -> bool:
-    """Return whether a statement does something, and none after it must fail at once for want of a name."""
+    """Return whether a statement has an effect, and later ones do not fail immediately for a missing name."""
     match statement:
         case ast.Expr(value=value):
             return not isinstance(value, ast.Constant)  # a docstring
@@ -91,7 +88,7 @@ def can_be_missed(statement: ast.stmt, before: list[ast.stmt]) -> bool:
 
 
 def walk(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a node and those in it, without types, decorators and assertions."""
+    """Yield a node and its descendants, without types, decorators and assertions."""
     yield node
     for name, value in ast.iter_fields(node):
         if name not in ("annotation", "returns", "decorator_list"):
@@ -102,13 +99,13 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def deletions(tree: ast.Module) -> list[tuple[int, str, Delete]]:
-    """Return the line and kind of each deletion, and what does it to the tree."""
+    """Return the line and kind of each deletion, and a function that applies it to the tree."""
     found = [piece for node in walk(tree) for piece in pieces(node)]
     return [(getattr(piece, "lineno", 0), kind, delete) for piece, kind, delete in found]
 
 
 def sample(paths: list[Path], number: int, seed: int) -> list[Deletion]:
-    """Return deletions in lines drawn at random; a line where none fits is drawn again, one that was drawn is not."""
+    """Draw lines with deletions at random, without replacement, and one deletion for each."""
     lines: list[list[Deletion]] = []
     for path in paths:
         text = path.read_text(encoding="utf-8")
@@ -121,56 +118,42 @@ def sample(paths: list[Path], number: int, seed: int) -> list[Deletion]:
 
 
 def enter_copy(folder: str) -> None:
-    """Make a copy of the tracked files, as they are, the current directory of a worker process, and import much."""
+    """Copy the tracked files as they are, and make the copy the current directory of a worker process."""
     copy = Path(folder, str(os.getpid()))
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
     for name in filter(None, tracked.split("\0")):
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, copy / name)
     os.chdir(copy)
-    sys.path[0] = os.environ["PYTHONPATH"] = str(copy)
-    sys.dont_write_bytecode = True  # a file that is changed twice in a second would not be compiled again
-    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-    for module in "pytest", "tensorflow", "jieba":
-        importlib.import_module(module)
-    del sys.modules["tests"], sys.modules["tests.changed"]  # those of ROOT
-
-
-def run_tests(files: list[str]) -> None:
-    """Run tests in a process that was forked, print the one that failed, and end with pytest's exit status."""
-    os.setsid()
-    report = os.open("report", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-    for descriptor, file in (0, os.open(os.devnull, os.O_RDWR)), (1, report), (2, report):
-        os.dup2(file, descriptor)
-    pytest = importlib.import_module("pytest")
-    sys.exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-m", FAST, *files]))
 
 
 def outcome_of(tests: list[str]) -> tuple[bool, list[str]]:
-    """Return whether a test failed, or all took too long, and the lines of pytest that say which one."""
-    process = multiprocessing.get_context("fork").Process(target=run_tests, args=[tests])
-    process.start()
-    process.join(LONGEST_TESTS)
-    is_endless = process.is_alive()
-    with contextlib.suppress(ProcessLookupError):  # what the tests have left behind
-        os.killpg(process.pid or 0, signal.SIGKILL)
-    process.join()
-    report = Path("report").read_text(encoding="utf-8", errors="replace").splitlines()
-    if is_endless:
-        return True, [f"FAILED {test} - not ended after {LONGEST_TESTS} seconds" for test in tests]
-    was_noticed = process.exitcode not in (0, NONE_SELECTED)
-    return was_noticed, [line for line in report if line.startswith(FAILURES)]
+    """Return whether a test failed, or all took too long, and pytest's lines about failures."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", FAST, *tests]
+    # With bytecode files, a file that changes twice in a second would not be compiled again.
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), "PYTHONDONTWRITEBYTECODE": "1"}
+    with Path("report").open("w", encoding="utf-8") as report:
+        process = subprocess.Popen(command, env=environment, stdout=report, stderr=report, start_new_session=True)
+    try:
+        was_noticed = process.wait(MAX_TEST_TIME) not in (0, NONE_SELECTED)
+    except subprocess.TimeoutExpired:
+        return True, [f"FAILED {test} - not ended after {MAX_TEST_TIME} seconds" for test in tests]
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # processes that the tests have left behind
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    lines = Path("report").read_text(encoding="utf-8", errors="replace").splitlines()
+    return was_noticed, [line for line in lines if line.startswith(FAILURES)]
 
 
 @functools.cache
 def passes(*tests: str) -> bool:
-    """Return whether tests pass without a deletion, in the same time."""
+    """Return whether tests pass without a deletion, in the maximum time."""
     return not outcome_of([*tests])[0]
 
 
 def try_deletion(deletion: Deletion) -> tuple[Deletion, bool, str]:
-    """Return the deletion, whether the tests noticed it, and its difference with the name of the test that failed."""
+    """Return the deletion, whether the tests noticed it, and its diff with the name of the failed test."""
     text = deletion.path.read_text(encoding="utf-8")
     tree = ast.parse(text)
     before = ast.unparse(tree).splitlines()
@@ -181,7 +164,7 @@ def try_deletion(deletion: Deletion) -> tuple[Deletion, bool, str]:
         was_noticed, failed = outcome_of(list(map(str, files_for(deletion.path))))
     finally:
         deletion.path.write_text(text, encoding="utf-8")
-    names = [line.partition(" ")[2].partition(" - ")[0] for line in failed if line.startswith(FAILURES)]
+    names = [line.partition(" ")[2].partition(" - ")[0] for line in failed]
     if names and not passes(*names):
         was_noticed, failed = False, [f"FAILS WITHOUT THE DELETION, TOO: {name}" for name in names]
     difference = list(difflib.unified_diff(before, after.splitlines(), n=3, lineterm=""))[3:]
@@ -189,13 +172,13 @@ def try_deletion(deletion: Deletion) -> tuple[Deletion, bool, str]:
 
 
 def main() -> None:
-    """Try the deletions; print the unnoticed ones as they are found, then the share of noticed ones by package."""
+    """Try the deletions. Print unnoticed ones as they are found, then the counts by package."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("path", nargs="*", type=Path, default=[Path("chatbot")], help="files or folders; default: all")
     parser.add_argument("--number", type=int, default=200, help="deletions to try; default: 200")
-    parser.add_argument("--seed", type=int, default=0, help="of the sample; default: 0")
-    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="default: one a core")
-    parser.add_argument("--show", action="store_true", help="also the noticed ones, with the test that noticed")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sample; default: 0")
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="worker processes; default: one per core")
+    parser.add_argument("--show", action="store_true", help="also print noticed deletions, with the failed test")
     arguments = parser.parse_args()
     os.chdir(ROOT)
     paths = [file for path in arguments.path for file in (sorted(path.rglob("*.py")) if path.is_dir() else [path])]

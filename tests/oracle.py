@@ -1,6 +1,6 @@
-"""Replies computed slowly, one id at a time in plain Python: the twin of every search, setting and ranking of decoding.
+"""A slow reference implementation of decoding: each search, setting and ranking, one id at a time in plain Python.
 
-The oracle knows a model only as functions of a question and of the ids so far, and ids by the text that they spell.
+The oracle knows a model as a function of a question and the ids so far, and knows ids by the text that they spell.
 """
 
 import codecs
@@ -16,30 +16,30 @@ from chatbot.corpus.cleaning import removed_characters
 from chatbot.corpus.tokenizer import SPACE
 from chatbot.corpus.vocabulary import ASK, BOS, EOS, SPECIALS, Vocabulary
 
-REMOVED = removed_characters()  # by cleaning; a reply spells none of them in bytes
+REMOVED = removed_characters()  # no reply spells one of these in bytes
 
 Ids = Sequence[int]
 Array = npt.NDArray[np.float64]
-# (the ids of a question, those of the reply so far, after its begin symbol) -> the log-probability of each next id
+# (ids of a question, ids of the reply so far after a begin symbol) -> the log-probability of each next id
 NextId = Callable[[Ids, Ids], Array]
-# (the ids of the reply so far, after its begin symbol) -> the probability of each next id
-ByNgrams = Callable[[Ids], Array]
+# (ids of the reply so far after a begin symbol) -> the probability of each next id
+NgramProbabilities = Callable[[Ids], Array]
 
 
 def normalised(scores: npt.ArrayLike) -> Array:
-    """The log-probabilities of these logits, -inf where an id is impossible."""
+    """Return the log-softmax of logits, which can be -inf."""
     x = np.asarray(scores, np.float64)
     return np.asarray(x - x.max() - np.log(np.exp(x - x.max()).sum()))
 
 
 def likelihood(next_id: NextId, source: Ids, target: Ids, begin: int = BOS) -> float:
-    """The log-probability of a target and of its end, token by token."""
+    """Return the log-probability of a target and EOS, token by token."""
     ids = [begin, *target, EOS]
     return sum(float(next_id(source, ids[:place])[ids[place]]) for place in range(1, len(ids)))
 
 
 def before_stop(text: str, stops: Sequence[str]) -> str:
-    """The text before the stop text that ends first, the longest of several that end there."""
+    """Return the text before the stop text that ends first; the longest one if several end there."""
     for end in range(len(text) + 1):
         for stop in sorted(stops, key=len, reverse=True):
             if text[:end].endswith(stop):
@@ -49,7 +49,7 @@ def before_stop(text: str, stops: Sequence[str]) -> str:
 
 @functools.cache
 def character_after(pending: bytes, added: bytes, is_byte: bool) -> bytes | None:
-    """The first bytes of a character that has not ended, after some more; None if these cannot follow."""
+    """Return the incomplete character after more bytes are added to one; None if they cannot follow it."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         text = decoder.decode(pending + added)
@@ -63,18 +63,18 @@ def character_after(pending: bytes, added: bytes, is_byte: bool) -> bytes | None
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
-    """A hypothesis: its ids, with the end symbol if it has ended, and their log-probability with all settings."""
+class Hypothesis:
+    """The ids of a reply, with EOS if it is finished, and their log-probability with all settings."""
 
     ids: tuple[int, ...] = ()
     log_prob: float = 0.0
 
     @property
-    def has_ended(self) -> bool:
+    def is_finished(self) -> bool:
         return EOS in self.ids
 
     def score(self, decoding: DecodingSettings) -> float:
-        """The score in beam search."""
+        """Return the score in beam search."""
         return self.log_prob / length_penalty(len(self.ids), decoding)
 
 
@@ -84,17 +84,17 @@ def length_penalty(length: int, decoding: DecodingSettings) -> float:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Oracle:
-    """What a model replies. ngrams: mixed in with this weight, but not in the ranking of replies."""
+    """Computes the replies of a model. ngrams: mixed in with `ngram_weight`, except when replies are ranked."""
 
     next_id: NextId
     vocabulary: Vocabulary
     max_length: int
-    ngrams: ByNgrams | None = None
+    ngrams: NgramProbabilities | None = None
     ngram_weight: float = 0.0
 
     @functools.cached_property
     def spelled(self) -> list[bytes | None]:
-        """The bytes of each id; None of one that is in no reply."""
+        """The bytes of each id; None if the id cannot be in a reply."""
         vocabulary = self.vocabulary
         words = [token.replace(SPACE, " ").encode() for token in vocabulary.tokens[: vocabulary.first_mark]]
         no_marks: list[bytes | None] = [None] * (vocabulary.first_byte - vocabulary.first_mark)
@@ -102,7 +102,7 @@ class Oracle:
 
     @functools.cached_property
     def pending(self) -> Callable[[tuple[int, ...]], bytes | None]:
-        """The first bytes of a character that has not ended after some ids; None if they spell no text."""
+        """Maps ids to the incomplete character at their end; to None if they spell no text."""
 
         @functools.cache
         def after(ids: tuple[int, ...]) -> bytes | None:
@@ -116,7 +116,7 @@ class Oracle:
         return after
 
     def can_begin(self, ids: Ids, decoding: DecodingSettings) -> bool:
-        """Whether a reply can begin with these ids: whole characters, an end in time, and no banned word."""
+        """Return whether a reply can begin with these ids: with whole characters, within the length, not banned."""
         pending = self.pending(tuple(ids[:-1] if ids[-1] == EOS else ids))
         if pending is None:
             return False
@@ -128,15 +128,15 @@ class Oracle:
         return len(ids) + missing <= self.max_length and not any(word in text for word in decoding.ban)
 
     def distribution(self, source: Ids, ids: Ids) -> Array:
-        """The log-probabilities of the next id, before any setting."""
-        log_probs = normalised(self.next_id(source, [BOS, *ids]))
+        """Return the log-probabilities of the next id, before any setting."""
+        log_probs = self.next_id(source, [BOS, *ids])
         if self.ngrams is None:
             return log_probs
         shares = (1 - self.ngram_weight) * np.exp(log_probs) + self.ngram_weight * self.ngrams([BOS, *ids])
         return np.asarray(np.log(shares))
 
     def scores(self, decoding: DecodingSettings, source: Ids, ids: Ids) -> Array:
-        """The log-probabilities of the next id after each setting that changes them, one after another."""
+        """Return the log-probabilities of the next id after all settings."""
         possible = [self.can_begin([*ids, i], decoding) for i in range(len(self.vocabulary))]
         scores = normalised(np.where(possible, self.distribution(source, ids), -np.inf))
         for i in {*ids}:
@@ -147,55 +147,55 @@ class Oracle:
         if decoding.anti_lm and len(ids) < decoding.anti_lm_tokens:
             scores = scores - decoding.anti_lm * self.distribution([BOS], ids)
         if size := decoding.no_repeat_ngram:
-            had = {tuple(ids[place : place + size]) for place in range(len(ids) - size + 1)}
-            repeats = [tuple([*ids, i][-size:]) in had for i in range(len(scores))]
-            scores = self._unless_none_is_left(np.where(repeats, -np.inf, scores), scores)
+            earlier = {tuple(ids[place : place + size]) for place in range(len(ids) - size + 1)}
+            is_repeat = [tuple([*ids, i][-size:]) in earlier for i in range(len(scores))]
+            scores = self._unless_empty(np.where(is_repeat, -np.inf, scores), scores)
         if len(ids) < decoding.min_reply_length:
             without_end = np.where(np.arange(len(scores)) == EOS, -np.inf, scores)
-            scores = self._unless_none_is_left(without_end, scores)
+            scores = self._unless_empty(without_end, scores)
         return scores
 
     @staticmethod
-    def _unless_none_is_left(scores: Array, before: Array) -> Array:
+    def _unless_empty(scores: Array, before: Array) -> Array:
         return scores if np.isfinite(scores).any() else before
 
-    def greedy(self, decoding: DecodingSettings, source: Ids) -> Found:
-        """The most probable id, again and again."""
-        return self._continued(decoding, source, lambda scores, _: int(scores.argmax()))
+    def greedy(self, decoding: DecodingSettings, source: Ids) -> Hypothesis:
+        """Choose the most probable id at each step."""
+        return self._extend(decoding, source, lambda scores, _: int(scores.argmax()))
 
-    def sample(self, decoding: DecodingSettings, source: Ids, uniform: npt.NDArray[np.float32]) -> Found:
-        """The id at which the cumulative distribution passes the number at this place, again and again."""
+    def sample(self, decoding: DecodingSettings, source: Ids, uniform: npt.NDArray[np.float32]) -> Hypothesis:
+        """Choose the id where the cumulative distribution passes the uniform number of the step."""
 
-        def drawn(scores: Array, place: int) -> int:
+        def draw(scores: Array, place: int) -> int:
             sums = np.exp(normalised(truncated(decoding, scores))).cumsum()
             return int((sums <= uniform[place]).sum())
 
-        return self._continued(decoding, source, drawn)
+        return self._extend(decoding, source, draw)
 
-    def _continued(self, decoding: DecodingSettings, source: Ids, choose: Callable[[Array, int], int]) -> Found:
-        found = Found()
-        while not found.has_ended and len(found.ids) < self.max_length:
+    def _extend(self, decoding: DecodingSettings, source: Ids, choose: Callable[[Array, int], int]) -> Hypothesis:
+        found = Hypothesis()
+        while not found.is_finished and len(found.ids) < self.max_length:
             scores = self.scores(decoding, source, found.ids)
             i = choose(scores, len(found.ids))
-            found = Found((*found.ids, i), found.log_prob + float(scores[i]))
+            found = Hypothesis((*found.ids, i), found.log_prob + float(scores[i]))
         return found
 
-    def beams(self, decoding: DecodingSettings, source: Ids) -> list[Found]:
-        """Beam search by a loop over a list of hypotheses."""
-        beam = [Found()]
+    def beams(self, decoding: DecodingSettings, source: Ids) -> list[Hypothesis]:
+        """Run beam search over a list of hypotheses."""
+        beam = [Hypothesis()]
         for _ in range(self.max_length):
-            continued = [old for old in beam if old.has_ended]
+            continued = [old for old in beam if old.is_finished]
             for old in beam:
-                if old.has_ended:
+                if old.is_finished:
                     continue
                 scores = self.scores(decoding, source, old.ids)
                 possible = np.flatnonzero(np.isfinite(scores)).tolist()
-                continued += [Found((*old.ids, i), old.log_prob + float(scores[i])) for i in possible]
+                continued += [Hypothesis((*old.ids, i), old.log_prob + float(scores[i])) for i in possible]
             beam = sorted(continued, key=lambda found: -found.score(decoding))[: decoding.beams]
         return beam
 
     def hypotheses(self, decoding: DecodingSettings, source: Ids, seed: int | None = None) -> list[tuple[Ids, float]]:
-        """What the search finds, each with its score."""
+        """Return the ids that the search finds, with their scores."""
         source = source[: self.max_length]
         if decoding.beams > 1:
             return [(found.ids, found.score(decoding)) for found in self.beams(decoding, source)]
@@ -209,43 +209,40 @@ class Oracle:
         return [(found.ids, found.log_prob / rank) for found, rank in zip(sampled, ranks, strict=True)]
 
     def candidates(self, decoding: DecodingSettings, source: Ids, seed: int | None = None) -> list[tuple[str, float]]:
-        """The different replies to a question, each with its score, the best first."""
+        """Return the distinct replies to a question with their scores, the best first."""
         best: dict[str, tuple[float, Ids]] = {}
         for ids, score in sorted(self.hypotheses(decoding, source, seed), key=lambda item: -item[1]):
             text = before_stop(self.vocabulary.text(i for i in ids if i != EOS), decoding.stop)
             best.setdefault(text, (score, [i for i in ids if i != EOS]))
-        kept = {text: item for text, item in best.items() if text} or best
+        distinct = {text: item for text, item in best.items() if text} or best
         question, replies = source[: self.max_length], list[tuple[str, float]]()
-        for text, (score, ids) in kept.items():
+        for text, (score, ids) in distinct.items():
             if decoding.rerank:
                 said = [n for n in range(1, len(ids) + 1) if text.startswith(self.vocabulary.text(ids[:n]))]
-                reverse = likelihood(self._without_ngrams, ids[: max(said, default=1)], question, ASK)
+                reverse = likelihood(self.next_id, ids[: max(said, default=1)], question, ASK)
                 score += decoding.rerank * reverse / length_penalty(len(question) + 1, decoding)
             replies.append((text, score))
         return sorted(replies, key=lambda reply: -reply[1])
 
-    def _without_ngrams(self, source: Ids, ids: Ids) -> Array:
-        return normalised(self.next_id(source, ids))
-
 
 def truncated(decoding: DecodingSettings, scores: Array) -> Array:
-    """What is sampled from: the temperature first, then each truncation of what the one before has left."""
+    """Apply the temperature, then each truncation of sampling in turn."""
     scores = scores / (1.0 if decoding.temperature is None else decoding.temperature)
     if decoding.top_k is not None:
-        scores = kept(scores, scores >= np.sort(scores)[-decoding.top_k])
+        scores = keep_only(scores, scores >= np.sort(scores)[-decoding.top_k])
     if decoding.top_p is not None:
-        scores = kept(scores, fewest(scores, decoding.top_p))
+        scores = keep_only(scores, nucleus(scores, decoding.top_p))
     if decoding.min_p is not None:
-        scores = kept(scores, scores >= scores.max() + np.log(decoding.min_p))
+        scores = keep_only(scores, scores >= scores.max() + np.log(decoding.min_p))
     return scores
 
 
-def kept(scores: Array, are_kept: npt.NDArray[np.bool_]) -> Array:
-    return np.where(are_kept, scores, -np.inf)
+def keep_only(scores: Array, selected: npt.NDArray[np.bool_]) -> Array:
+    return np.where(selected, scores, -np.inf)
 
 
-def fewest(scores: Array, mass: float) -> npt.NDArray[np.bool_]:
-    """Which ids are the most probable ones that sum to a mass, with those that are as probable as the last."""
+def nucleus(scores: Array, mass: float) -> npt.NDArray[np.bool_]:
+    """Select the most probable ids that sum to a mass, including ties with the last one."""
     places = np.argsort(-scores, kind="stable")
     sums = np.exp(normalised(scores))[places].cumsum()
     last = scores[places[min(int((sums < mass).sum()), len(sums) - 1)]]

@@ -1,4 +1,4 @@
-"""Times of the processor in units of a fixed piece of work, measured beside them: no test depends on the machine."""
+"""CPU times in units of a fixed piece of work that is measured beside them, so tests do not depend on the machine."""
 
 import gc
 import json
@@ -16,12 +16,12 @@ def _fixed_work() -> None:
 
 
 def unit(clock: Callable[[], float] = time.process_time) -> float:
-    """Return the seconds of the fixed piece of work, about 10 ms on a fast core: the shortest of five."""
+    """Return the time of the fixed piece of work in seconds, the minimum of five; about 10 ms on a fast core."""
     return min(_seconds(_fixed_work, clock) for _ in range(5))
 
 
 def cost(work: Callable[[], object], repeats: int = 1) -> float:
-    """Return the shortest time of some work, in units."""
+    """Return the minimum time of some work, in units of the fixed piece."""
     return min(_seconds(work, time.process_time) for _ in range(repeats)) / unit()
 
 

@@ -66,8 +66,6 @@ def test_load_refuses_decoding_settings(trained: Path) -> None:
     for message, decoding in refused.items():
         with pytest.raises(chatbot.UserError, match=f"^{message}"):
             chatbot.load(trained / "checkpoints/weibo", **decoding)
-    with pytest.raises(chatbot.UserError, match=r"/nowhere: no such directory; give the directory of an attempt$"):
-        chatbot.load("nowhere")
 
 
 def test_loaded_attempt_takes_decoding_settings(trained: Path) -> None:
@@ -164,5 +162,5 @@ def test_initialised_devices_are_reported(trained: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(trained)
     with pytest.raises(chatbot.UserError) as error:
         chatbot.train(data="pairs.tsv", attempt="more", towers=9, batch_size=9, **SIZES)
-    message = "towers 9: TensorFlow already computes in this process, with fewer; train in a new process"
+    message = "towers 9: TensorFlow already uses fewer devices in this process; train in a new process"
     assert str(error.value) == message

@@ -5,7 +5,7 @@ import graphlib
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -74,24 +74,19 @@ def test_packages_import_only_listed_packages(path: Path) -> None:
     assert not {"train", "chat"} & set(imports(path))
 
 
-def test_modules_have_no_import_cycle() -> None:
-    imported = {module_of(path): set(imports(path)) for path in FILES}
-    graph = graphlib.TopologicalSorter({name: names & imported.keys() for name, names in imported.items()})
-    assert len(list(graph.static_order())) == len(FILES)  # raises CycleError otherwise
-
-
 def sub_package_of(module: str) -> str:
     """chatbot.training.machines.team -> chatbot.training.machines; a file beside sub-packages counts as one."""
     return ".".join(module.split(".")[:3])
 
 
-def test_sub_packages_have_no_import_cycle() -> None:
+@pytest.mark.parametrize("part_of", [str, sub_package_of], ids=["modules", "sub-packages"])
+def test_imports_have_no_cycle(part_of: Callable[[str], str]) -> None:
     modules = {module_of(path) for path in FILES}
     imported: dict[str, set[str]] = defaultdict(set)
     for path in FILES:
-        imported[sub_package_of(module_of(path))] |= {sub_package_of(name) for name in imports(path) if name in modules}
+        imported[part_of(module_of(path))] |= {part_of(name) for name in imports(path) if name in modules}
     graph = graphlib.TopologicalSorter({name: names - {name} for name, names in imported.items()})
-    assert len(list(graph.static_order())) == len(imported)
+    assert len(list(graph.static_order())) == len(imported)  # raises CycleError otherwise
 
 
 def test_reading_imports_only_errors() -> None:
@@ -135,9 +130,9 @@ def test_corpus_does_not_import_tensorflow() -> None:
     assert not [p.name for p in FILES if package_of(p) == "corpus" and "tensorflow" in set(imports(p))]
 
 
-def test_answers_of_an_export_do_not_import_tensorflow() -> None:
+def test_exports_answer_without_tensorflow() -> None:
     """Only imports within functions may, and the tokenizer imports jieba where it is used."""
-    found = imported_at_once("chatbot.export.runtime", "chatbot.chat.start")
+    found = imported_at_once("chatbot.export.exported", "chatbot.chat.start")
     assert {"chatbot.decoding.search", "numpy"} <= found
     assert not {"tensorflow", "keras", "rjieba", "jieba"} & found
     assert not {name for name in found if name.startswith(("prompt_toolkit", "rich."))}  # for a terminal only
@@ -160,10 +155,10 @@ def test_files_are_short_and_have_specific_names(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "data/ratings.jsonl", "tensorboard/default", "exports"])
-def test_tests_do_not_see_what_belongs_to_the_user(name: str) -> None:
+def test_tests_cannot_access_user_files(name: str) -> None:
     assert Path.cwd() != ROOT
     for see in (os.listdir, os.mkdir, open):
-        with pytest.raises(RuntimeError, match="a test must not see "):
+        with pytest.raises(RuntimeError, match="a test must not access "):
             see(ROOT / name)
 
 
@@ -176,6 +171,6 @@ IN_EXAMPLES = {"settings.yaml"}
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda p: str(p.relative_to(ROOT)))
-def test_files_that_are_named_exist(path: Path) -> None:
+def test_named_files_exist(path: Path) -> None:
     names = set(re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.(?:py|yaml|toml))`", path.read_text(encoding="utf-8")))
     assert {name for name in names - IN_EXAMPLES if not any(file.endswith(f"/{name}") for file in NAMED)} == set()

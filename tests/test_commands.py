@@ -11,12 +11,10 @@ import pytest
 from chatbot.command_line import CommandLine
 from chatbot.commands import COMMANDS, names_within, program
 from chatbot.config.chat import CHAT, serve_settings
-from chatbot.config.training import TRAIN
 from chatbot.version import __version__
 from tests.commands import python, run
 from tests.in_process import call
 
-TINY = ("--rnn-size", "8", "--embedding-size", "8", "--steps", "2")
 RUNNING = [name for name, row in COMMANDS.items() if row.function]
 SLOW = {"tensorflow", "numpy", "jieba", "onnxruntime", "fastapi", "uvicorn", "matplotlib", "pyarrow", "yaml"}
 
@@ -70,18 +68,6 @@ def test_help_has_every_flag_with_its_default_in_its_group(command: str, monkeyp
     assert [flag for group in line.groups for flag in flags_in(help_of(line, "--help", group))] == flags_in(whole)
     assert len(flags_in(short)) <= 20
     assert short == whole or len(flags_in(whole)) > 10
-
-
-def test_short_help_of_training_has_the_common_flags() -> None:
-    text = help_of(TRAIN, "-h")
-    expected = (
-        "data me columns history max-length validation attempt init-from preset rnn-size num-layers batch-size "
-        "learning-rate steps epochs embeddings gpus towers dry-run config"
-    )
-    assert flags_in(text) == [f"--{name}" for name in expected.split()]
-    assert "Example: python train.py --data pairs.tsv --attempt weibo\n" in text
-    rest = f"python train.py --help lists all {len(TRAIN.flags)} flags, --help GROUP those of a group:\ndata, text, "
-    assert rest in text
 
 
 def test_list_of_commands_fits_one_screen() -> None:
@@ -143,25 +129,3 @@ def test_mistakes_are_one_line_of_a_process(work_dir: Path, line: str) -> None:
     assert (completed.returncode, completed.stdout, len(errors)) == (2, b"", 1)
     assert errors[0].startswith("error: ")
     assert not Path("checkpoints").exists()
-
-
-CONTROL_FLOW = {"Enter", "Exit", "Merge", "NextIteration", "Switch"}
-
-
-@pytest.mark.slow
-def test_each_tower_runs_on_its_own_device(work_dir: Path) -> None:
-    program = "import sys, tensorflow as tf; tf.debugging.set_log_device_placement(True); import chatbot.commands as c"
-    completed = python(f"{program}; sys.exit(c.main('train'))", *TINY, "--towers", "2")
-    assert completed.returncode == 0
-    assert "NO GPU: training on the CPU" in completed.stderr
-    out = completed.stdout
-    assert re.search(r"^0 +cpu_0 +/CPU:0 +\S.*\n1 +cpu_1 +/CPU:1 +\S", out, re.MULTILINE)
-    placed = re.findall(r"^PartitionedCall(_1)?/(\S+): \((\w+)\): .*/device:(\S+)$", out, re.MULTILINE)
-    for tower, device in (("", "CPU:0"), ("_1", "CPU:1")):
-        operations = [(name, kind) for number, name, kind, _ in placed if number == tower]
-        # The control flow of loops has the host's sizes, too, which are arguments on the first device.
-        computing = {place for number, _, kind, place in placed if number == tower and kind not in CONTROL_FLOW}
-        assert computing == {device}
-        products = ["gradient_tape" in name for name, kind in operations if "MatMul" in kind]
-        assert True in products  # backward
-        assert False in products  # forward

@@ -21,8 +21,8 @@ from chatbot.attempts.settings import (
     changed_settings,
     changed_values,
     settings_over_config,
-    storable,
     stored_settings,
+    stored_values,
     train_settings,
 )
 from chatbot.config.model import ModelSettings
@@ -38,7 +38,7 @@ def begin(attempt: str, **settings: Any) -> Path:
     """Write the config.json of an attempt."""
     config = Path("checkpoints", attempt, "config.json")
     config.parent.mkdir(parents=True, exist_ok=True)
-    config.write_text(json.dumps(storable(compose(Settings, attempt=attempt, **settings))))
+    config.write_text(json.dumps(stored_values(compose(Settings, attempt=attempt, **settings))))
     config.with_name("vocabulary.txt").touch()
     return config
 
@@ -81,7 +81,7 @@ def test_flags_override_file_and_file_overrides_what_an_attempt_began_with(
     shutil.rmtree("checkpoints", ignore_errors=True)
     given = overridden([in_file, flags])
     if resumes:
-        began = storable(stored_settings(begin("talk", **began)))
+        began = stored_values(stored_settings(begin("talk", **began)))
         chosen_anew = {"precision", "both_directions"}
         values = overridden([{name: value for name, value in began.items() if name not in chosen_anew}, given])
     else:
@@ -206,10 +206,10 @@ def test_trained_attempt_is_found_by_name_and_path(work_dir: Path, inside: str) 
         directory = directory.rename(work_dir / "talk")
     names = [str(directory), f"{os.path.relpath(directory)}/", "talk"]
     assert [trained_directory(name) for name in names] == [directory] * 3
-    known = "there are: talk" if inside == "checkpoints" else "none is there; train one with python train.py"
+    known = "there are talk" if inside == "checkpoints" else "there are none; train one with python train.py"
     with pytest.raises(UserError, match=f"no such attempt in {work_dir}/checkpoints; {known}, or give the path"):
         trained_directory("other")
-    with pytest.raises(UserError, match=f"no attempt, {work_dir}/other/talk has no config.json; check the path"):
+    with pytest.raises(UserError, match=f"not an attempt, {work_dir}/other/talk has no config.json; check the path"):
         trained_directory("other/talk")
 
 
@@ -217,7 +217,7 @@ def test_folder_that_is_no_attempt_is_named_as_what_it_is(work_dir: Path) -> Non
     """An export has a config.json, too."""
     (begin("onnx").parent / "export.json").touch()
     for name in ("onnx", "checkpoints/onnx"):
-        talk = "talk to it with python chat.py --export checkpoints/onnx"
+        talk = "chat with it using python chat.py --export checkpoints/onnx"
         with pytest.raises(UserError, match=f"--attempt {name}: an export, not an attempt; {talk}"):
             trained_directory(name)
 
@@ -243,13 +243,13 @@ def test_settings_are_fixed_and_stored_as_intended() -> None:
     not_stored = {name for name, flag in flags_of(Settings).items() if not flag.stored}
     assert not_stored == {*DECLARED["not_stored"].split(), *of_devices} - {"staged_variables"}
     assert sum(len(flags_of(field.type)) for field in dataclasses.fields(Settings)) == len(flags_of(Settings))
-    with pytest.raises(UserError, match="--init-from and --word-vectors exclude each other; leave out one of the two"):
+    with pytest.raises(UserError, match="--init-from and --word-vectors are mutually exclusive; use only one"):
         compose(Settings, init_from="a", word_vectors="b")
 
 
 def test_numbers_have_the_usual_bounds() -> None:
-    bounds = (DECLARED["least"], DECLARED["most"])
-    least, most = ({name: n for n, names in bound.items() for name in names.split()} for bound in bounds)
+    bounds = (DECLARED["minimum"], DECLARED["maximum"])
+    minimum, maximum = ({name: n for n, names in bound.items() for name in names.split()} for bound in bounds)
     above = DECLARED["above_0"].split()
     modules = [
         importlib.import_module(f"chatbot.config.{name}") for _, name, _ in pkgutil.iter_modules(config.__path__)
@@ -259,7 +259,9 @@ def test_numbers_have_the_usual_bounds() -> None:
     for name, flag in [named for kind in kinds for named in flags_of(kind).items()]:
         if flag.kind in (int, float):
             usual = 0 if flag.default == 0 or flag.kind is float else 1
-            assert (flag.least, flag.above) == ((None, 0) if name in above else (least.get(name, usual), None)), name
-            assert flag.most == (None if (name, flag.default) == ("history", None) else most.get(name)), name
+            assert (flag.minimum, flag.above) == ((None, 0) if name in above else (minimum.get(name, usual), None)), (
+                name
+            )
+            assert flag.maximum == (None if (name, flag.default) == ("history", None) else maximum.get(name)), name
             names.add(name)
-    assert names >= {*least, *above, *most}
+    assert names >= {*minimum, *above, *maximum}

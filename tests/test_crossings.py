@@ -5,7 +5,7 @@ import json
 import pytest
 import tensorflow as tf
 
-from benchmarks.crossings import UPDATES, CrossingsBenchmark, crossings_benchmark, crossings_of, step_crossings
+from benchmarks.crossings import BENCHMARK, UPDATES, CrossingsBenchmark, crossings_of, step_crossings
 from chatbot.flags import replace
 from tests.model.small_transformer import TRANSFORMER
 
@@ -26,7 +26,7 @@ def test_an_edge_from_device_to_host_is_counted_with_its_place() -> None:
     assert "device to host      1  Cast -> Pack in sizes/zeros" in crossings.table()
 
 
-def test_sizes_from_the_host_cost_nothing() -> None:
+def test_sizes_from_the_host_are_free() -> None:
     """int32 arguments are in the host's memory. Of the operations, one starts work on the GPU."""
 
     @tf.function(autograph=False)
@@ -92,7 +92,7 @@ def test_a_tensor_is_copied_once_to_each_memory() -> None:
     ],
     ids=str,
 )
-def test_a_step_makes_the_host_wait_for_nothing(precision: str, changes: dict) -> None:
+def test_step_never_makes_the_host_wait(precision: str, changes: dict) -> None:
     crossings = step_crossings(replace(SETTINGS, **changes), 300, 1, precision)
     assert not crossings.device_to_host, crossings.table()
     assert crossings.operations.total() <= (1900 if "architecture" in changes else 900)
@@ -106,7 +106,7 @@ def test_benchmark_prints_one_json_object(capsys: pytest.CaptureFixture[str], mo
     monkeypatch.setattr("benchmarks.crossings.PRECISIONS", ("float32",))
     monkeypatch.setattr("benchmarks.crossings.UPDATES", UPDATES[:1])
     arguments = ["--rnn-size", "8", "--embedding-size", "4", "--vocabulary-size", "300", "--batch-size", "8"]
-    assert crossings_benchmark(arguments) == 0
+    assert BENCHMARK(arguments) == 0
     results = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert results["device_to_host"] == 0
     assert 0 < results["operations"] <= 1200

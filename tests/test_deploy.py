@@ -35,7 +35,7 @@ POD = DEPLOYMENT["spec"]["template"]["spec"]
 SCHEMA = json.loads(
     (importlib.resources.files(check_jsonschema) / "builtin_schemas/vendor/compose-spec.json").read_text("utf-8")
 )
-LONGEST_REQUEST = ServeSettings.request_timeout
+MAX_REQUEST = ServeSettings.request_timeout
 
 
 def seconds(text: str) -> int:
@@ -61,7 +61,7 @@ def test_compose_services_have_few_rights(service: dict[str, Any]) -> None:
     assert "../checkpoints:/volume/checkpoints:ro" in service["volumes"]
     assert f"ratings:/volume/{Path(BotSettings.ratings).parent}" in service["volumes"]
     assert "ratings" in COMPOSE["volumes"]
-    assert seconds(service["stop_grace_period"]) > LONGEST_REQUEST
+    assert seconds(service["stop_grace_period"]) > MAX_REQUEST
     for secret in service.get("secrets", []):
         assert COMPOSE["secrets"][secret]["file"] == secret
         assert f"/run/secrets/{secret}" in service["command"]
@@ -106,7 +106,7 @@ def test_unit_runs_valid_commands_and_stops_after_the_last_request() -> None:
     assert python == "/opt/chatbot/.venv/bin/python"
     assert (PROJECT / Path(script).relative_to("/opt/chatbot")).exists()
     assert CHAT.parse(flags).server.address == ("127.0.0.1", 8000)
-    assert int(values_of(UNIT, "TimeoutStopSec")[0]) > LONGEST_REQUEST
+    assert int(values_of(UNIT, "TimeoutStopSec")[0]) > MAX_REQUEST
     assert "PYTHONPATH=/opt/chatbot" in values_of(UNIT, "Environment")[0]
     cleared, command = values_of(DROP_IN, "ExecStart")
     words = shlex.split(command)
@@ -158,7 +158,7 @@ def test_pods_serve_what_the_service_and_the_probes_ask(tmp_path: Path) -> None:
     assert annotations["prometheus.io/port"] == str(port["containerPort"])
     assert {"/ready", "/health", annotations["prometheus.io/path"]} <= paths_of_the_server(tmp_path)
     before = int(CONTAINER["lifecycle"]["preStop"]["exec"]["command"][1])
-    assert POD["terminationGracePeriodSeconds"] > before + LONGEST_REQUEST
+    assert POD["terminationGracePeriodSeconds"] > before + MAX_REQUEST
     limit = int(CONTAINER["resources"]["limits"]["memory"].removesuffix("Gi"))
     assert settings.server.serve_memory is not None
     assert settings.server.serve_memory <= limit * 1000 // 2

@@ -14,12 +14,18 @@ from typing import Any
 
 import pytest
 
-from benchmarks.__main__ import BENCHMARKS
-from chatbot.attempts.settings import FIXED, OF_PAIRS, changed_settings, train_settings
+from benchmarks.__main__ import NAMES, benchmark_of
+from benchmarks.benchmark import Benchmark
+from chatbot.attempts.settings import FIXED, PAIR_SETTINGS, changed_settings, train_settings
+from chatbot.chat.server import connection, gate, state
 from chatbot.commands import COMMANDS, script_of
 from chatbot.config.corpus import FORMATS
-from chatbot.config.run import FEWER_PAIRS_THAN, PRESETS, RunSettings
+from chatbot.config.model import ModelSettings
+from chatbot.config.run import PRESET_MAX_PAIRS, PRESETS, RunSettings
 from chatbot.config.training import Settings
+from chatbot.corpus import cache, selection
+from chatbot.evaluation import held_out
+from chatbot.training import data
 
 ROOT = Path(__file__).parents[1]
 OF_DATA = ROOT / "data" / "README.md"
@@ -32,7 +38,7 @@ GUIDES = [path for path in DOCUMENTS if path.parent.name in ("docs", "kubernetes
 
 RUNNING = {name for name, row in COMMANDS.items() if row.function}
 PARSERS: dict[str, Callable[[Sequence[str]], Any]] = {
-    **{f"python -m benchmarks {name}": command for name, command in BENCHMARKS.items()},
+    **{f"python -m benchmarks {name}": benchmark_of(name) for name in NAMES},
     **{f"duida {name}": COMMANDS[name].parse for name in RUNNING},
     **{f"python -m chatbot {name}": COMMANDS[name].parse for name in RUNNING},
 }
@@ -112,7 +118,7 @@ def check(command: str) -> None:
     for word in arguments:
         if word.startswith("--"):
             assert word.split("=")[0] in help_of(parser).split(), f"{name} has no flag {word}"
-    output_of(parser, [*arguments, "--help"] if parser in BENCHMARKS.values() else arguments)  # they start work
+    output_of(parser, [*arguments, "--help"] if isinstance(parser, Benchmark) else arguments)  # they start work
 
 
 @functools.cache
@@ -137,7 +143,7 @@ def test_every_command_parses_and_trains_another_attempt_than_make_train(path: P
         words = arguments_of(command.replace("duida train", "python train.py"))
         if words[:2] == ["python", "train.py"] and not {"-h", "--help", "--version", "--selftest"} & {*words}:
             settings = train_settings(words[2:])
-            changed = changed_settings(Settings(), settings, [*FIXED, *OF_PAIRS])
+            changed = changed_settings(Settings(), settings, [*FIXED, *PAIR_SETTINGS])
             assert settings.run.attempt != RunSettings.attempt or not changed, f"{command}: add --attempt"
     for line in code_blocks(path) + code_spans(path):  # also within a loop
         assert not re.search(r"(train\.py|duida train) (?!.*--attempt).*--data \S", line), f"{line}: add --attempt"
@@ -184,6 +190,29 @@ def structure(path: Path) -> list[list[Any]]:
     return [levels, rows, [re.sub(r"\s+# .*", "", line) for line in code_blocks(path)]]
 
 
+@pytest.mark.parametrize(
+    ("page", "sentence", "values"),
+    [
+        ("data", "{:.0%} of a corpus of", [selection.HELD_OUT_SHARE]),
+        ("data", "a corpus of {:,} pairs or more is held out", [selection.MIN_PAIRS_TO_SPLIT]),
+        ("data", "held out, up to {:,} pairs", [selection.MAX_HELD_OUT]),
+        ("data", "unused for {} days", [cache.MAX_UNUSED_SECONDS // cache.DAY]),
+        ("data", "above {} GB", [cache.MAX_BYTES // 10**9]),
+        ("serving", "the last {:,} replies", [state.MAX_RECENT]),
+        ("serving", "within {:.0f} minutes", [state.REPEAT_SECONDS / 60]),
+        ("serving", "body larger than {} MiB", [gate.MAX_BODY_BYTES >> 20]),
+        ("serving", "headers larger than {} KiB", [connection.MAX_HEAD_BYTES >> 10]),
+        ("evaluation", "If {:.0%} or more of the pairs", [held_out.MIN_KNOWN]),
+        ("training", "fewer than {} validation pairs", [data.MIN_DECISIVE_PAIRS]),
+        ("training", "dropout keeps, by default {}", [ModelSettings.keep_prob]),
+    ],
+)
+def test_figures_are_those_of_the_code(page: str, sentence: str, values: list[float]) -> None:
+    """The Chinese page has the same figures."""
+    text = " ".join(prose(ROOT / "docs" / f"{page}.md").split())
+    assert sentence.format(*values) in text
+
+
 @each([path for path in GUIDES if path.name.endswith(".zh.md") and path.parent != ROOT])
 def test_both_languages_state_the_same_figures(path: Path) -> None:
     """The front pages show runs on different corpora."""
@@ -206,16 +235,16 @@ def rows(path: Path, first_cell: str) -> list[list[str]]:
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
 
 
-def test_presets_are_those_of_the_code() -> None:
+def test_presets_match_the_code() -> None:
     expected = []
     for name, values in PRESETS.items():
         flags = [f"--{key.replace('_', '-')}" + ("" if value is True else f" {value}") for key, value in values.items()]
-        bound = f"fewer than {FEWER_PAIRS_THAN[name]:,}" if name in FEWER_PAIRS_THAN else "300,000 or more"
+        bound = f"fewer than {PRESET_MAX_PAIRS[name]:,}" if name in PRESET_MAX_PAIRS else "300,000 or more"
         expected.append([f"`{name}`", bound, f"`{' '.join(flags)}`"])
     assert rows(ROOT / "docs" / "training.md", "preset") == expected
 
 
-def test_formats_are_those_of_the_code() -> None:
+def test_formats_match_the_code() -> None:
     path = ROOT / "docs" / "data.md"
     names = {name for cells in rows(path, "format") for name in cells[0].split(", ") if name}
     without_flag = re.search(r"a name in the table above except ([\w, ]+?)\.", " ".join(prose(path).split()))
@@ -240,7 +269,7 @@ def test_chinese_lines_do_not_end_within_a_sentence(path: Path) -> None:
 
 
 @each(DOCUMENTS)
-def test_installed_from_this_folder_since_nothing_is_released(path: Path) -> None:
+def test_packages_are_installed_from_this_folder(path: Path) -> None:
     assert not re.search(r"""pip install "?'?duida""", path.read_text(encoding="utf-8"))
 
 

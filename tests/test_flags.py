@@ -18,8 +18,8 @@ from chatbot.flags import Flags, compose, flags_for, flags_of, flatten, nearest,
 class Inner(Flags, fixed=True):
     """Settings of a part."""
 
-    ratio: float = setting(0.5, "a number", unset="by the corpus, or 0.5", group="numbers", above=0, most=1)
-    limit: int | None = setting(None, "a whole number", least=0)
+    ratio: float = setting(0.5, "a number", unset="by the corpus, or 0.5", group="numbers", above=0, maximum=1)
+    limit: int | None = setting(None, "a whole number", minimum=0)
     free: bool = setting(False, "switched on", fixed=False)
     internal: int = 3
 
@@ -37,7 +37,7 @@ class Outer(Flags):
     both: bool = setting(False, "either", negatable=True)
 
 
-LINE = CommandLine(Outer, "train", "About.", "--must x", "must limit words")
+LINE = CommandLine(Outer, "train", about="About.", example="--must x", common="must limit words")
 WITH_WORDS = dataclasses.replace(LINE, positional="words", without="name")
 TEXTS = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1).filter(lambda text: text[0] != "-")
 SETTINGS = st.fixed_dictionaries(
@@ -103,14 +103,14 @@ def test_help_has_every_flag_with_its_value_and_default(capsys: pytest.CaptureFi
         "numbers: --ratio R a number (default: by the corpus, or 0.5) --limit N a whole number (default: none) "
         "--free switched on (default: off) "
         "switches: --tied, --no-tied switched off (default: on) --both, --no-both either (default: off) "
-        "help: -h the flags that people use --help [GROUP] all flags, or one group "
+        "help: -h show the common flags --help [GROUP] show all flags, or the flags of one group "
         "--version print the version and exit Example: python train.py --must x"
     )
     assert "flags: --must x|y a choice (required) --limit N" in shown["-h"]
     assert shown["-h"].endswith(
-        "--words WORD [WORD ...] texts (default: none) help: -h the flags that people use --help [GROUP] all flags, or "
-        "one group --version print the version and exit Example: python train.py --must x python train.py --help lists "
-        "all 9 flags, --help GROUP those of a group: texts, numbers, switches."
+        "--words WORD [WORD ...] texts (default: none) help: -h show the common flags --help [GROUP] show all flags, "
+        "or the flags of one group --version print the version and exit Example: python train.py --must x "
+        "python train.py --help lists all 9 flags, --help GROUP the flags of one group: texts, numbers, switches."
     )
     assert "--ratio" in shown["--help numbers"]
     assert "--words" not in shown["--help numbers"]

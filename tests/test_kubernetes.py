@@ -13,6 +13,7 @@ from chatbot.errors import EXIT_LOST, UserError
 
 PROJECT = Path(__file__).parents[1]
 FOLDER = PROJECT / "deploy" / "kubernetes"
+README = (FOLDER / "README.md").read_text(encoding="utf-8")  # test_documents.py compares the Chinese one
 VERSIONS = ("1.29", "1.37")  # of Kubernetes: the oldest with podReplacementPolicy, and the newest with a schema
 
 
@@ -31,6 +32,7 @@ def container_of(workload: dict[str, Any]) -> dict[str, Any]:
 
 
 JOB, SERVICE = (documents("job.yaml")[kind] for kind in ("Job", "Service"))
+POD = JOB["spec"]["template"]["spec"]
 DEPLOYMENT = documents("serve.yaml")["Deployment"]
 FILES, CLAIM = (documents("volume.yaml")[kind] for kind in ("Pod", "PersistentVolumeClaim"))
 
@@ -47,7 +49,7 @@ def test_each_pod_of_the_job_gets_its_index() -> None:
     (port,) = (entry["containerPort"] for entry in container["ports"])
     assert spec["completionMode"] == "Indexed"
     assert spec["parallelism"] == pods
-    assert JOB["spec"]["template"]["spec"]["subdomain"] == SERVICE["metadata"]["name"]
+    assert POD["subdomain"] == SERVICE["metadata"]["name"]
     for index in range(pods):
         settings = train_settings([word.replace("$(JOB_COMPLETION_INDEX)", str(index)) for word in container["args"]])
         assert settings.parallel.task_index == index
@@ -63,17 +65,17 @@ def test_each_pod_of_the_job_gets_its_index() -> None:
 
 def test_pod_trains_on_the_shared_volume_and_has_time_to_save() -> None:
     """With four GPUs, and shared memory for NCCL that its memory can hold."""
-    pod, container = JOB["spec"]["template"]["spec"], container_of(JOB)
+    container = container_of(JOB)
     assert container["command"] == ["python", "/app/train.py"]
     settings = train_settings([word.replace("$(JOB_COMPLETION_INDEX)", "0") for word in container["args"]])
     assert settings.parallel.variable_update == "distributed_replicated"
     assert settings.parallel.start_timeout > 10  # minutes, the longest back-off of a Job
-    assert pod["terminationGracePeriodSeconds"] >= 120
+    assert POD["terminationGracePeriodSeconds"] >= 120
     limits = container["resources"]["limits"]
     assert limits["nvidia.com/gpu"] == container["resources"]["requests"]["nvidia.com/gpu"] == 4
 
     mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
-    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    volumes = {volume["name"]: volume for volume in POD["volumes"]}
     assert mounts.keys() == {container["workingDir"], "/dev/shm"}  # folders are relative to where the command runs
     shared, memory = (mounts[path] for path in (container["workingDir"], "/dev/shm"))
     assert volumes[shared["name"]]["persistentVolumeClaim"]["claimName"] == CLAIM["metadata"]["name"]
@@ -106,7 +108,7 @@ def test_only_user_errors_fail_the_job(code: int, disrupted: bool, action: str) 
     rules = job["podFailurePolicy"]["rules"]
     assert next((rule["action"] for rule in rules if matches(rule)), "Count") == action
     assert job["backoffLimit"] > 0
-    assert job["template"]["spec"]["restartPolicy"] == "Never"  # Kubernetes refuses the policy otherwise
+    assert POD["restartPolicy"] == "Never"  # Kubernetes refuses the policy otherwise
     assert job["podReplacementPolicy"] == "Failed"  # and any other value together with it
 
 
@@ -127,7 +129,7 @@ def test_images_contain_code_and_locked_packages_and_run_as_the_manifest_user() 
     users = {re.findall(r"^USER (\d+):(\d+)$", image, re.MULTILINE)[-1] for image in images}
     ((user, group),) = users
     assert f"--uid {user} " in base
-    for pod in (FILES["spec"], JOB["spec"]["template"]["spec"]):
+    for pod in (FILES["spec"], POD):
         context = pod["securityContext"]
         assert (context["runAsUser"], context["runAsGroup"], context["fsGroup"]) == (int(user), int(group), int(group))
         assert context["runAsNonRoot"] is True
@@ -140,20 +142,15 @@ def test_pairs_are_copied_to_the_training_directory() -> None:
     assert [m["mountPath"] for m in files["volumeMounts"]] == [container_of(JOB)["workingDir"]]
     (pairs,) = train_settings([word for word in container_of(JOB)["args"] if word.startswith("--data=")]).corpus.data
     target = f"{FILES['metadata']['name']}:{container_of(JOB)['workingDir']}/{pairs}"
-    assert f"kubectl cp pairs.tsv {target}\n" in readme("README.md")
+    assert f"kubectl cp pairs.tsv {target}\n" in README
 
 
-def test_readmes_have_the_same_commands_and_image() -> None:
-    english, chinese = (re.findall(r"^    .*$", readme(name), re.MULTILINE) for name in ("README.md", "README.zh.md"))
-    assert english == chinese
+def test_readme_builds_the_images_and_applies_the_manifests() -> None:
+    commands = re.findall(r"^    .*$", README, re.MULTILINE)
     (image,) = {container_of(JOB)["image"], FILES["spec"]["containers"][0]["image"]}
     (serving,) = (container["image"] for container in DEPLOYMENT["spec"]["template"]["spec"]["containers"])
     for target, name in (("gpu", image), ("serve", serving)):
         build = f"    docker build --file deploy/Dockerfile --target {target} -t {name} ."
-        assert {build, f"    docker push {name}"} <= {*english}
-    manifests = set(re.findall(r"deploy/kubernetes/([\w.]+)", "\n".join(english)))
+        assert {build, f"    docker push {name}"} <= {*commands}
+    manifests = set(re.findall(r"deploy/kubernetes/([\w.]+)", "\n".join(commands)))
     assert manifests == {path.name for path in FOLDER.glob("*.yaml")}
-
-
-def readme(name: str) -> str:
-    return (FOLDER / name).read_text(encoding="utf-8")

@@ -49,7 +49,7 @@ def test_each_piece_is_deleted_once() -> None:
     ]
 
 
-def test_samples_are_those_of_their_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_follow_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     paths = [Path("chatbot/errors.py"), Path("chatbot/durable.py")]
     assert sample(paths, 20, 1) == sample(paths, 20, 1) != sample(paths, 20, 2)
@@ -58,7 +58,7 @@ def test_samples_are_those_of_their_seed(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(places) == len({*places}) < 1000
 
 
-def test_tests_are_those_that_mirror_or_import(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tests_mirror_or_import_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     first, *others = files_for(Path("chatbot/durable.py"))
     assert first == Path("tests/test_durable.py")

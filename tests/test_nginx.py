@@ -20,7 +20,8 @@ import uvicorn
 from chatbot.chat.page import page_files
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.connection import server_config
-from chatbot.chat.server.state import MOST_BYTES, Limits
+from chatbot.chat.server.gate import MAX_BODY_BYTES
+from chatbot.chat.server.state import Limits
 from chatbot.inference.request import Piece, Question, Receive, Request, Usage
 from tests.chat.server.fake_models import FakeEngine, fake_models
 
@@ -171,10 +172,10 @@ def test_a_client_that_leaves_cancels_its_reply(proxied: Proxied) -> None:
 def test_large_bodies_are_refused_before_the_server(proxied: Proxied) -> None:
     before = len(proxied.scopes)
     with proxied.client() as client:
-        response = client.post("/v1/chat/completions", content=b" " * (MOST_BYTES + 1))
+        response = client.post("/v1/chat/completions", content=b" " * (MAX_BODY_BYTES + 1))
         assert (response.status_code, response.json()["error"]["code"]) == (413, "body_too_large")
         assert len(proxied.scopes) == before
-        response = client.post("/v1/chat/completions", content=b" " * MOST_BYTES)
+        response = client.post("/v1/chat/completions", content=b" " * MAX_BODY_BYTES)
         assert response.json()["error"]["code"] != "body_too_large"
     assert [scope["path"] for scope in proxied.scopes[before:]] == ["/v1/chat/completions"]
 

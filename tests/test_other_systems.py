@@ -48,5 +48,5 @@ def test_several_processes_are_refused_on_windows(
     work_dir: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str]
 ) -> None:
     monkeypatch.setattr(start, "WINDOWS", True)
-    with pytest.raises(UserError, match=r"^not on Windows: leave out --local-workers, --asynchronous"):
+    with pytest.raises(UserError, match=r"^not supported on Windows: leave out --local-workers, --asynchronous"):
         start.start(train_settings(flags))

@@ -209,4 +209,4 @@ def test_what_trains_names_its_extra(small: dict[str, str], work_dir: Path) -> N
     refused = subprocess.run(words, capture_output=True, env=small, timeout=240)
     assert refused.returncode == 2
     assert refused.stderr.count(b"\n") == 1
-    assert b'pip install "duida[train]"' in refused.stderr
+    assert b'pip install ".[train]"' in refused.stderr

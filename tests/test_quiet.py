@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.quiet import LOG_LINE, kept_output, no_bars, quiet
+from chatbot.quiet import LOG_LINE, original_stdout, progress_bars_disabled, quiet
 from tests.commands import ENVIRONMENT, ROOT, python
 
 
@@ -59,23 +59,23 @@ def test_quiet_discards_output_and_bars_until_its_own_end(
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
     with quiet(False):
-        print("a", file=kept_output())
-        assert no_bars() is None
+        print("a", file=original_stdout())
+        assert progress_bars_disabled() is None
     for _ in range(2):
         with quiet(True):
             with quiet(True):
                 print("of the inner block")
             print("of the outer block")
-            print("b", file=kept_output())
-            assert no_bars()
-        assert no_bars() is None
-        print("c", file=kept_output())
+            print("b", file=original_stdout())
+            assert progress_bars_disabled()
+        assert progress_bars_disabled() is None
+        print("c", file=original_stdout())
     with pytest.raises(ValueError, match="d"), quiet(True):
         raise ValueError("d")
     print("e")
     assert capsys.readouterr().out == "a\nb\nc\nb\nc\ne\n"
     monkeypatch.setenv("TERM", "dumb")
-    assert no_bars()
+    assert progress_bars_disabled()
 
 
 LOAD = """

@@ -1,4 +1,4 @@
-"""Models that were never trained: tables of probabilities, and each architecture once a session."""
+"""Untrained models: a table of probabilities, and a small model of each architecture, created once a session."""
 
 import dataclasses
 import functools
@@ -20,7 +20,7 @@ from chatbot.decoding.array_functions import functions_of
 from chatbot.decoding.automaton import BoundedAutomaton
 from chatbot.decoding.graph_search import search_all
 from chatbot.decoding.interface import Model
-from chatbot.decoding.ngrams import ngrams_of
+from chatbot.decoding.ngrams import count_ngrams
 from chatbot.decoding.sampling import uniform_numbers
 from chatbot.decoding.search import new_search, search_arrays
 from chatbot.flags import compose
@@ -28,38 +28,38 @@ from chatbot.inference.tensorflow_model import TensorFlowModel
 from chatbot.inference.text_responder import TextResponder
 from chatbot.model.copying import spelling_table
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.model.sequences import specs_of
-from chatbot.training.new_model import built_model
+from chatbot.model.sequences import unsized_specs
+from chatbot.training.new_model import build_model
 from tests.decoding.kneser_ney import SlowKneserNey, grams_of
 from tests.model.small_transformer import TRANSFORMER
 from tests.oracle import Array, Ids, NextId, Oracle, likelihood, normalised
 
 VOCABULARY = Vocabulary(["a", "b", "ab", "▁b", "你", "好", *BYTES])
 LENGTH = 6
-PLACES = 8  # of a question, padded
+PADDED_LENGTH = 8  # of a question
 
 
 class Table:
-    """A `Model` of arrays, whose next ids depend on the question and the last two ids.
+    """A `Model` of arrays with next ids that depend on the question and the last two ids.
 
-    check_interval: of searches that compute with tensors, as those of TensorFlow do, but without a graph; 0: arrays.
+    check_interval: of searches over tensors, without a graph; 0 to search over arrays.
     """
 
     def __init__(self, seed: int = 1, check_interval: int = 0, vocabulary: Vocabulary = VOCABULARY) -> None:
         rng, size, self._vocabulary = np.random.default_rng(seed), len(vocabulary), vocabulary
         self.after, self.after_last, self.of_question = rng.normal(0, 1.5, (3, size, size))
         usual = [*range(vocabulary.first_byte), *vocabulary.ids(["他"])]
-        self.after[:, np.setdiff1d(np.arange(size), usual)] -= 40  # other bytes would be most of all ids
+        self.after[:, np.setdiff1d(np.arange(size), usual)] -= 40  # otherwise most ids would be bytes
         self.after[:, EOS] -= 1
         self._check_interval = check_interval
 
     def next_id(self, source: Ids, ids: Ids) -> Array:
-        """As the oracle knows it."""
+        """Return the log-probability of each next id."""
         logits = self.after[ids[-1]] + self.of_question[[*source]].mean(axis=0)
         return normalised(logits if len(ids) == 1 else logits + self.after_last[ids[-2]])
 
     def encode(self, questions: Sequence[Ids]) -> dict[str, Any]:
-        mask = np.zeros((len(questions), PLACES), np.float32)
+        mask = np.zeros((len(questions), PADDED_LENGTH), np.float32)
         for row, question in enumerate(questions):
             mask[row, : len(question)] = 1
         mean = np.stack([self.of_question[[*question]].mean(axis=0) for question in questions]).astype(np.float32)
@@ -67,7 +67,7 @@ class Table:
 
     def step(self, state: dict[str, Any], last: Any) -> tuple[Any, dict[str, Any]]:
         functions = functions_of(last)
-        beams = functions.length(last) // functions.length(state["mask"])
+        beams = functions.shape(last)[0] // functions.shape(state["mask"])[0]
         mean = functions.repeated(state["mean"], beams)
         before = state["cells"][:, 0]  # the id before the last one; 0 before the begin symbol
         tables = [functions.float32(functions.rows(x, i)) for x, i in ((self.after, last), (self.after_last, before))]
@@ -96,8 +96,9 @@ class Table:
             search(*batch, is_wanted) for batch in zip(batches, seeds, strict=True)
         ]
 
-    def attention(self, question: Ids, reply: Ids) -> Any:
-        return np.full((len(reply) + 1, len(question)), 1 / len(question), np.float32)
+    def attention(self, questions: Sequence[Ids], replies: Sequence[Ids]) -> Any:
+        pairs = zip(questions, replies, strict=True)
+        return [np.full((len(reply) + 1, len(question)), 1 / len(question), np.float32) for question, reply in pairs]
 
     def log_probabilities(self, sources: Sequence[Ids], targets: Sequence[Ids], begin: int) -> Any:
         pairs = zip(sources, targets, strict=True)
@@ -109,13 +110,13 @@ class Table:
     def responder(
         self, decoding: DecodingSettings, retrieval: Any = None, length: int = LENGTH, **settings: Any
     ) -> TextResponder:
-        """Return what answers texts by this model. retrieval: what can be looked up. settings: of its attempt."""
+        """Return a responder for this model. retrieval: its pairs for lookups. settings: of its attempt."""
         whole = compose(Settings, **{"max_length": length, "tokenizer": "char", "both_directions": "on", **settings})
         return TextResponder(cast(Model, self), self._vocabulary, whole, decoding, retrieval)
 
 
 def responder_of(trained: Trained, decoding: DecodingSettings, model: Model | None = None) -> TextResponder:
-    """What answers texts by a trained model. model: its graphs, which others may share."""
+    """Return a responder for a trained model. model: its graphs, if others share them."""
     model = model or TensorFlowModel(trained.model)
     return TextResponder(model, trained.vocabulary, trained.settings, decoding, trained.retrieval)
 
@@ -134,7 +135,7 @@ NGRAM_ROWS = [[5, 6, 7], [9, 10, 10], [6, 6, 8], [9, 5]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tiny:
-    """An architecture, as the product and as the oracle know it."""
+    """A model of an architecture, and its oracle."""
 
     trained: Trained
     oracle: Oracle
@@ -142,13 +143,13 @@ class Tiny:
 
 @functools.cache
 def tiny(architecture: str) -> Tiny:
-    """Return a model whose replies depend on the question, mostly in tokens that are no bytes."""
+    """Return a model with replies that depend on the question and seldom contain bytes."""
     values = {"rnn_size": 8, "embedding_size": 6, "max_length": LENGTH, "tokenizer": "char", "both_directions": "on"}
     settings = compose(Settings, **{**values, **ARCHITECTURES[architecture]})
     order, vocabulary = settings.model.ngrams, VOCABULARY
-    ngrams = ngrams_of([Ragged.from_rows(NGRAM_ROWS)], len(vocabulary), order) if order else None
+    ngrams = count_ngrams([Ragged.from_rows(NGRAM_ROWS)], len(vocabulary), order) if order else None
     spellings = spelling_table(vocabulary.spellings())
-    model = built_model(settings.model, len(vocabulary), seed=1, spellings=spellings, ngrams=ngrams)
+    model = build_model(settings.model, len(vocabulary), seed=1, spellings=spellings, ngrams=ngrams)
     enlarge(model)
     usual = [*range(vocabulary.first_byte), *vocabulary.ids(["他"])]
     model.bias.assign(np.where(np.isin(np.arange(len(vocabulary)), usual), 3.0, -12.0))
@@ -169,15 +170,15 @@ def tiny(architecture: str) -> Tiny:
 
 
 def enlarge(model: Seq2Seq) -> None:
-    """Make the weights larger than at the start of training, so that distributions are far from uniform."""
+    """Enlarge the weights, because the distributions of an untrained model are almost uniform."""
     generator = np.random.default_rng(1)
     for variable in model.trainable_variables:
         variable.assign(variable + generator.normal(size=variable.shape, scale=0.4))
 
 
 def next_id_of(model: Seq2Seq) -> NextId:
-    """Return the distribution of a model without n-grams, by the pass over whole replies as in training."""
-    specs = specs_of(model.sequences(np.ones([1, 1])))
+    """Return the log-probabilities of a model without n-grams, computed by teacher forcing."""
+    specs = unsized_specs(model.sequences(np.ones([1, 1])))
     graph = tf.function(lambda source, target: model(source, target), input_signature=[specs] * 2, autograph=False)
 
     @functools.cache

@@ -1,1 +1,1 @@
-"""The systems that the project is compared with, each in a virtual environment of its own."""
+"""Systems with which this project is compared. Each runs in its own virtual environment."""

@@ -1,12 +1,10 @@
-"""The two architectures of this project in PyTorch, tuned as one would by hand. Runs with PyTorch alone.
+"""The recurrent model and the Transformer of this project, implemented in PyTorch and optimised for speed.
 
-    python torch_model.py --text NAME --steps 60                # the speed: one JSON object
-    python torch_model.py --text NAME --quality HELD_OUT        # until it is stopped: one JSON object a validation
+    python torch_model.py --text NAME --steps 60          # print the training speed as a JSON object
+    python torch_model.py --text NAME --quality HELD_OUT  # train endlessly, and print a JSON object per validation
 
-NAME.src and NAME.tgt have an utterance a line, tokens between spaces; NAME.vocabulary has a token a line. A token
-outside it is UNK, which is predicted like any other. What makes it fast: batches of pairs with similar lengths, one
-fused call for a stack of LSTMs, attention for all positions at once, the projection of real tokens only, Adam in one
-kernel, and matrix products in bfloat16.
+NAME.src and NAME.tgt contain one question or reply per line, with tokens separated by spaces. NAME.vocabulary contains
+one token per line. All other tokens are replaced by UNK. This file requires only PyTorch.
 """
 
 import argparse
@@ -23,19 +21,19 @@ from torch.nn.utils.rnn import pad_sequence
 
 PAD, BOS, EOS, UNK = range(4)
 SPECIALS = 4
-# Batches whose pairs are sorted by length together.
+# Pairs are sorted by length within groups of this number of batches.
 POOL = 100
 VALIDATION_BATCH = 128
-LONGEST_WAVE = 10_000.0
+MAX_WAVELENGTH = 10_000.0
 
 Pair = tuple[list[int], list[int]]
 
 
 class Recurrent(nn.Module):
-    """Stacks of LSTMs, and Luong attention over the question. Dropout is before each layer and at the end."""
+    """An LSTM encoder and an LSTM decoder with Luong attention. Dropout is before each layer and at the end."""
 
-    # So that the encoder ends with the last real token. It reads the padding before a question, which this project does
-    # not. Packed sequences would avoid it, but on a CPU they take 1.8 times as long in float32, as long in bfloat16.
+    # Questions are padded on the left, so that the encoder ends with the last token. The encoder also reads the
+    # padding. Packed sequences would avoid this, but in float32 on a CPU they take 1.8 times as long.
     pads_left = True
 
     def __init__(self, sizes: argparse.Namespace) -> None:
@@ -52,10 +50,13 @@ class Recurrent(nn.Module):
         self.dropout = nn.Dropout(rate)
 
     def forward(self, source: Tensor, target: Tensor, mask: Tensor, real: Tensor) -> Tensor:
-        """Return the vectors of the real target positions before the projection, [tokens, embedding].
+        """Return the outputs before the projection for all target tokens without padding, [tokens, embedding].
 
-        source, target: embeddings, [rows, time, embedding]. mask: of the question's real tokens, [rows, source] bool.
-        real: the numbers of the real positions among all of the targets, [tokens] int64.
+        Args:
+            source: Embeddings of the questions, [rows, time, embedding].
+            target: Embeddings of the replies, [rows, time, embedding].
+            mask: Whether a position of a question is a token, not padding, [rows, source] bool.
+            real: The indices of tokens, without padding, in the flattened targets, [tokens] int64.
         """
         memory, state = self.encoder(self.dropout(source))
         outputs, _ = self.decoder(self.dropout(target), state)
@@ -66,7 +67,7 @@ class Recurrent(nn.Module):
 
 
 class Block(nn.Module):
-    """The part of a Transformer's layer before its residual connection: normalisation, then what a subclass does."""
+    """The base class of attention and feed-forward blocks, which start with a normalisation."""
 
     def __init__(self, sizes: argparse.Namespace, inner: int) -> None:
         super().__init__()
@@ -75,12 +76,12 @@ class Block(nn.Module):
         self.project = nn.Linear(sizes.embedding_size, inner)
 
     def split(self, x: Tensor) -> Tensor:
-        """[rows, time, size] -> [rows, heads, time, size / heads]."""
+        """Split the heads: [rows, time, size] -> [rows, heads, time, size / heads]."""
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 
 class Attention(Block):
-    """Multi-head attention: over the sequence itself if `inner` is 3 times the size, else by given keys and values."""
+    """Multi-head attention. For self-attention, `inner` must be three times the model size."""
 
     def __init__(self, sizes: argparse.Namespace, inner: int) -> None:
         super().__init__(sizes, inner)
@@ -89,7 +90,14 @@ class Attention(Block):
     def forward(
         self, x: Tensor, mask: Tensor | None, key_values: Sequence[Tensor] = (), is_causal: bool = False
     ) -> Tensor:
-        """x [rows, time, size] -> the same shape. mask: [rows, keys] bool. key_values: two of [rows, keys, size]."""
+        """Apply attention and return the output, [rows, time, size].
+
+        Args:
+            x: The inputs, [rows, time, size].
+            mask: The keys to attend to, [rows, keys] bool; None for all keys.
+            key_values: Keys and values, [rows, keys, size] each; () for self-attention.
+            is_causal: Whether each position attends only to itself and earlier positions.
+        """
         projected = self.project(self.normalise(x))
         factors = [projected, *key_values] if key_values else projected.chunk(3, -1)
         wide = None if mask is None else mask[:, None, None]
@@ -98,19 +106,19 @@ class Attention(Block):
 
 
 class FeedForward(Block):
-    """Two products with a SiLU between them."""
+    """Two linear layers with a SiLU activation between them."""
 
     def __init__(self, sizes: argparse.Namespace) -> None:
         super().__init__(sizes, sizes.feed_forward_size)
         self.narrow = nn.Linear(sizes.feed_forward_size, sizes.embedding_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [rows, time, size] -> the same shape."""
+        """Apply the layers, [rows, time, size] -> [rows, time, size]."""
         return self.narrow(functional.silu(self.project(self.normalise(x))))
 
 
 class Transformer(nn.Module):
-    """Pre-norm layers. Dropout is after the positions and at the end of each block."""
+    """A pre-norm Transformer. Dropout is applied to the embeddings and to the output of each block."""
 
     pads_left = False  # the first token has position 0
 
@@ -122,35 +130,35 @@ class Transformer(nn.Module):
         self.decoder = nn.ModuleList(
             nn.ModuleList([Attention(sizes, 3 * size), Attention(sizes, size), FeedForward(sizes)]) for _ in layers
         )
-        self.key_values = nn.Linear(size, 2 * size * len(layers))  # of the question, for all layers at once
+        self.key_values = nn.Linear(size, 2 * size * len(layers))  # keys and values of the question, for all layers
         self.ends = nn.ModuleList(nn.LayerNorm(size, eps=1e-6) for _ in range(2))
         self.dropout = nn.Dropout(1 - sizes.keep_prob)
 
     def forward(self, source: Tensor, target: Tensor, mask: Tensor, real: Tensor) -> Tensor:
-        """Return the vectors of the real target positions before the projection; see `Recurrent.forward`."""
+        """Return the outputs before the projection; see `Recurrent.forward`."""
         x = self.dropout(with_positions(source))
         for attention, feed_forward in self.encoder:
             x = x + self.dropout(attention(x, mask))
             x = x + self.dropout(feed_forward(x))
         key_values = self.key_values(self.ends[0](x)).chunk(2 * len(self.decoder), -1)
         x = self.dropout(with_positions(target))
-        for number, (attention, of_question, feed_forward) in enumerate(self.decoder):
+        for number, (attention, cross_attention, feed_forward) in enumerate(self.decoder):
             x = x + self.dropout(attention(x, None, is_causal=True))
-            x = x + self.dropout(of_question(x, mask, key_values[2 * number : 2 * number + 2]))
+            x = x + self.dropout(cross_attention(x, mask, key_values[2 * number : 2 * number + 2]))
             x = x + self.dropout(feed_forward(x))
         return self.ends[1](x.flatten(0, 1)[real])
 
 
 def with_positions(embedded: Tensor) -> Tensor:
-    """Return scaled embeddings with the sines and cosines of their positions, [rows, time, embedding]."""
+    """Scale embeddings and add sinusoidal position embeddings, [rows, time, embedding]."""
     size = embedded.shape[-1]
-    rates = LONGEST_WAVE ** -(torch.arange(size // 2, device=embedded.device) / (size // 2))
+    rates = MAX_WAVELENGTH ** -(torch.arange(size // 2, device=embedded.device) / (size // 2))
     angles = torch.arange(embedded.shape[1], device=embedded.device)[:, None] * rates
     return embedded * size**0.5 + torch.cat([angles.sin(), angles.cos()], -1)
 
 
 class Model(nn.Module):
-    """An architecture between the embedding and the projection, which share their matrix."""
+    """A complete model: embedding, layers and projection. The embedding and the projection have the same matrix."""
 
     def __init__(self, sizes: argparse.Namespace, vocabulary: int) -> None:
         super().__init__()
@@ -167,22 +175,27 @@ class Model(nn.Module):
                 start_lstm(module)
 
     def batch(self, pairs: Sequence[Pair]) -> tuple[Tensor, ...]:
-        """Return source and target_in, [rows, time], the real positions of the targets and their ids, all int64."""
+        """Create the int64 tensors for a batch.
+
+        Returns:
+            The questions and the decoder inputs, [rows, time]; the indices of tokens, without padding, in the flattened
+            targets; and the target ids at these indices.
+        """
         source, target_in, target_out = padded(pairs, self.layers.pads_left)
-        real = (target_out.flatten() != PAD).nonzero()[:, 0]  # on the CPU, so that a GPU does not wait for their number
+        real = (target_out.flatten() != PAD).nonzero()[:, 0]  # nonzero is slow on a GPU, so it runs on the CPU
         return source, target_in, real, target_out.flatten()[real]
 
     def summed_nats(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, int]:
-        """Return the negative log-likelihood of the replies, scalar, and their tokens, end symbols included."""
-        source, target_in, real, wanted = (x.to(self.bias.device) for x in batch)
+        """Return the total negative log-likelihood of the replies and the number of their tokens, including EOS."""
+        source, target_in, real, targets = (x.to(self.bias.device) for x in batch)
         embedded = self.embedding(source), self.embedding(target_in)
         vectors = self.layers(*embedded, source != PAD, real)
         logits = functional.linear(vectors, self.embedding.weight, self.bias)
-        return functional.cross_entropy(logits.float(), wanted, reduction="sum"), len(vectors)
+        return functional.cross_entropy(logits.float(), targets, reduction="sum"), len(vectors)
 
 
 def start_lstm(lstm: nn.LSTM) -> None:
-    """Initialise as Keras does, which learns faster than PyTorch's own start."""
+    """Initialise the weights in the same way as Keras. With PyTorch's initialisation, the model learns more slowly."""
     for name, weight in lstm.named_parameters():
         if name.startswith("weight_ih"):
             nn.init.xavier_uniform_(weight)
@@ -191,11 +204,14 @@ def start_lstm(lstm: nn.LSTM) -> None:
         else:
             nn.init.zeros_(weight)
             if name.startswith("bias_ih"):
-                nn.init.ones_(weight.detach()[lstm.hidden_size : 2 * lstm.hidden_size])  # of the forget gate
+                nn.init.ones_(weight.detach()[lstm.hidden_size : 2 * lstm.hidden_size])  # bias of the forget gate
 
 
 def padded(pairs: Sequence[Pair], left: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Return source, target_in and target_out, [rows, time] int64. left: the side on which sources are padded."""
+    """Return padded questions, decoder inputs and decoder targets, [rows, time] int64.
+
+    If `left` is true, questions are padded on the left.
+    """
     sides = [s for s, _ in pairs], [[BOS, *t] for _, t in pairs], [[*t, EOS] for _, t in pairs]
     source, target_in, target_out = (
         pad_sequence([*map(torch.tensor, rows)], True, PAD, "left" if left and rows is sides[0] else "right")
@@ -211,7 +227,7 @@ def by_length(pairs: Sequence[Pair], size: int) -> list[list[Pair]]:
 
 
 def epochs(pairs: Sequence[Pair], size: int, seed: int) -> Iterator[list[Pair]]:
-    """Yield batches for ever, in an order that differs from epoch to epoch."""
+    """Yield batches endlessly, in a different order in each epoch."""
     rng = random.Random(seed)
     while True:
         order = rng.sample(pairs, len(pairs))
@@ -222,43 +238,43 @@ def epochs(pairs: Sequence[Pair], size: int, seed: int) -> Iterator[list[Pair]]:
 
 
 def read_text(name: str, ids: dict[str, int]) -> list[Pair]:
-    """Read the pairs of ids of a text."""
+    """Read NAME.src and NAME.tgt, and return the pairs as token ids."""
     sides = [Path(f"{name}.{side}").read_text(encoding="utf-8").split("\n")[:-1] for side in ("src", "tgt")]
     rows = ([[ids.get(token, UNK) for token in line.split(" ")] for line in lines] for lines in sides)
     return [*zip(*rows, strict=True)]
 
 
 class Training:
-    """A model, its optimiser, and the batches that it is trained on."""
+    """A model with its optimizer and its training batches."""
 
     def __init__(self, flags: argparse.Namespace, pairs: Sequence[Pair], vocabulary: int) -> None:
         self._device = flags.device
         self.model = Model(flags, vocabulary).to(self._device)
         self.batches = epochs(pairs, flags.batch_size, flags.seed)
         self._optimizer = torch.optim.Adam(self.model.parameters(), flags.learning_rate, fused=True)
-        self._most = flags.max_gradient_norm
+        self._max_norm = flags.max_gradient_norm
         self._bfloat16 = flags.precision == "bfloat16"
 
     def update(self, batch: tuple[Tensor, ...]) -> int:
-        """Train on a batch of `Model.batch`. Returns its real target tokens."""
+        """Train on a result of `Model.batch`, and return the number of its target tokens without padding."""
         self._optimizer.zero_grad()
         nats, tokens = self._nats(batch)
         (nats / tokens).backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), self._most)
+        nn.utils.clip_grad_norm_(self.model.parameters(), self._max_norm)
         self._optimizer.step()
         return tokens
 
     def seconds(self) -> float:
-        """Return a clock's time, when all steps until now are finished."""
+        """Wait until all steps are finished, and return the current time in seconds."""
         if self._device == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter()
 
     @torch.inference_mode()
     def validate(self, pairs: Sequence[Pair]) -> float:
-        """Return the summed negative log-likelihood of all replies."""
+        """Return the total negative log-likelihood of all replies."""
         self.model.eval()
-        nats = sum(self._nats(self.model.batch(some))[0].item() for some in by_length(pairs, VALIDATION_BATCH))
+        nats = sum(self._nats(self.model.batch(rows))[0].item() for rows in by_length(pairs, VALIDATION_BATCH))
         self.model.train()
         return nats
 
@@ -268,7 +284,7 @@ class Training:
 
 
 def main() -> None:
-    """Measure the speed or the quality, and print JSON."""
+    """Measure the speed or the quality, and print the results as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", required=True)
     parser.add_argument("--quality", metavar="HELD_OUT")
@@ -283,7 +299,7 @@ def main() -> None:
     flags = parser.parse_args()
     torch.manual_seed(flags.seed)
     torch.set_num_threads(flags.threads)
-    torch.set_float32_matmul_precision("high")  # TF32 on a GPU, which TensorFlow uses by default, too
+    torch.set_float32_matmul_precision("high")  # use TF32 on a GPU, which is the default of TensorFlow
     tokens = Path(f"{flags.text}.vocabulary").read_text(encoding="utf-8").split("\n")[:-1]
     ids = {token: number for number, token in enumerate(tokens, SPECIALS)}
     training = Training(flags, read_text(flags.text, ids), SPECIALS + len(ids))
@@ -294,7 +310,7 @@ def main() -> None:
 
 
 def print_rate(training: Training, steps: int, warm_up: int) -> None:
-    """Print the real target tokens a second; making the batches costs nothing."""
+    """Print the target tokens per second, not counting padding and the time to create batches."""
     batches = [training.model.batch(next(training.batches)) for _ in range(warm_up + steps)]
     for batch in batches[:warm_up]:
         training.update(batch)
@@ -306,7 +322,7 @@ def print_rate(training: Training, steps: int, warm_up: int) -> None:
 
 
 def print_validations(training: Training, held_out: Sequence[Pair], every: int) -> None:
-    """Train for ever, and print each validation."""
+    """Train endlessly, and print the result of each validation."""
     for step, pairs in enumerate(training.batches, 1):
         training.update(training.model.batch(pairs))
         if step % every == 0:

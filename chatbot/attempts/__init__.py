@@ -1,1 +1,1 @@
-"""All that knows a folder of checkpoints/: its files, settings and checkpoints, and the commands for attempts."""
+"""Reads and manages attempts. An attempt is a training run, stored in a folder of checkpoints/."""

@@ -1,4 +1,4 @@
-"""python -m chatbot.attempts: the same as `duida attempts`."""
+"""Entry point of `python -m chatbot.attempts`, which is equivalent to `duida attempts`."""
 
 import sys
 

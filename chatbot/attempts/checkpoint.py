@@ -1,10 +1,10 @@
-"""The files of a checkpoint, without TensorFlow.
+"""Reads and writes the files of a checkpoint without importing TensorFlow.
 
     ckpt-<step>.safetensors   the tensors, named by group and number, such as weights/0
-    ckpt-<step>.json          the manifest: the size and the checksum of that file, the progress, and provenance
+    ckpt-<step>.json          the manifest: size and checksum of the tensors file, progress, and provenance
 
-The manifest is written last. A pointer, `last` or `best`, names a checkpoint. The path of a checkpoint is that of its
-files without an ending.
+The manifest is written last, so a checkpoint with a manifest is complete. The files `last` and `best` contain the name
+of the last and the best checkpoint. Functions in this module identify a checkpoint by its path without a suffix.
 """
 
 import json
@@ -28,9 +28,9 @@ from chatbot.durable import read_json, replacing, write_json
 from chatbot.errors import UserError
 
 REMEDY = "restore it from a backup, or train again under another --attempt"
-AT_END = "nats_at_end"  # in `last`: the nats per character of its checkpoint, with which --time-limit ended
-BLOCK = 1 << 20
-# The types of tensors, by NumPy's names.
+AT_END = "nats_at_end"  # key in `last`: the final validation loss of a run that --time-limit ended
+BLOCK = 1 << 20  # bytes per read
+# Maps NumPy's dtype names to those of safetensors.
 TYPES = {"float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64"}
 
 Array = npt.NDArray[Any]
@@ -38,7 +38,7 @@ Content = TypeVar("Content")
 
 
 class DamagedError(UserError):
-    """A checkpoint is missing or damaged. Another one of the attempt may be whole."""
+    """Raised if a checkpoint is missing or damaged. Other checkpoints of the attempt may still be intact."""
 
     def __init__(self, path: Path, what: str, reason: str) -> None:
         self.found = f"{path}: checkpoint {what} ({reason})"
@@ -46,42 +46,42 @@ class DamagedError(UserError):
 
 
 def checkpoint_path(directory: Path, step: int) -> Path:
-    """Return the path of a checkpoint of an attempt."""
+    """Return the path of the checkpoint for a step, without the suffix of its files."""
     return directory / f"ckpt-{step}"
 
 
 def step_of(path: Path) -> int:
-    """Return the step of a checkpoint."""
+    """Return the step in the name of a checkpoint."""
     return int(path.name.removeprefix("ckpt-"))
 
 
 def tensors_path(path: Path) -> Path:
-    """Return the path of the tensors of a checkpoint."""
+    """Return the path of a checkpoint's .safetensors file."""
     return path.with_name(f"{path.name}.safetensors")
 
 
 def manifest_path(path: Path) -> Path:
-    """Return the path of the manifest of a checkpoint."""
+    """Return the path of a checkpoint's manifest."""
     return path.with_name(f"{path.name}.json")
 
 
 def saved_steps(directory: Path) -> list[int]:
-    """Return the steps of the checkpoints in a directory that were written to the end, the newest first."""
+    """Return the steps of all complete checkpoints in a folder, newest first."""
     names = [path.stem for path in directory.glob("ckpt-*.json") if re.fullmatch(r"ckpt-[0-9]{1,18}", path.stem)]
     return sorted((step_of(Path(name)) for name in names), reverse=True)
 
 
 def read_pointer(path: Path) -> dict[str, Any]:
-    """Read `last` or `best`: {"checkpoint": name, "step": number, ...}.
+    """Read the pointer file `last` or `best`, a JSON object with the keys "checkpoint" and "step".
 
-    Raises UserError for a missing or damaged file.
+    Raises UserError if the file is missing or damaged.
     """
     try:
         pointer = read_json(path)
         name = pointer["checkpoint"]
         step = pointer["step"]
         if type(step) is not int or name != f"ckpt-{step}" or step < 0:
-            raise ValueError("no checkpoint of that name")
+            raise ValueError("invalid checkpoint name")
     except FileNotFoundError:
         if saved_steps(path.parent):
             raise UserError(f"{path}: missing, though there are checkpoints beside it; {REMEDY}") from None
@@ -93,15 +93,19 @@ def read_pointer(path: Path) -> dict[str, Any]:
     return pointer
 
 
-def pointed_steps(directory: Path) -> dict[str, int]:
-    """Return the steps that `last` and `best` name, as far as these files exist. Raises UserError for a damaged one."""
+def pointer_steps(directory: Path) -> dict[str, int]:
+    """Return the steps that `last` and `best` point to, if these files exist. Raises UserError for a damaged file."""
     return {name: read_pointer(directory / name)["step"] for name in (LAST, BEST) if (directory / name).exists()}
 
 
-def better_last(directory: Path) -> float | None:
-    """Return the nats per character of the last checkpoint if --time-limit ended with it and it is the better one.
+def better_last_nats(directory: Path) -> float | None:
+    """Return the validation loss of the last checkpoint if it is lower than that of the best checkpoint, else None.
 
-    It decides nothing in training, where the chain of limits equals a run without them, but replies come from it.
+    The last checkpoint can only be better if --time-limit ended the run. The final validation of such a run does not
+    update `best`, so that several time-limited runs choose the same best checkpoint as one long run.
+
+    Returns:
+        The loss in nats per character.
     """
     try:
         pointer = read_pointer(directory / LAST)
@@ -112,12 +116,21 @@ def better_last(directory: Path) -> float | None:
     return nats if isinstance(nats, float) and isinstance(best, float) and nats < best else None
 
 
-def first_whole(
+def first_intact(
     directory: Path, steps: Iterable[int], read: Callable[[Path], Content]
 ) -> tuple[int, Content, DamagedError | None]:
-    """Return the first of some steps whose checkpoint can be read, what `read` returns of it, and the first damage.
+    """Find the first checkpoint that can be read.
 
-    Raises DamagedError when none can be read.
+    Args:
+        directory: The folder of the attempt.
+        steps: The steps to try, in order.
+        read: A function that reads the checkpoint at a path.
+
+    Returns:
+        The step, the result of `read`, and the first DamagedError; None if no checkpoint was damaged.
+
+    Raises:
+        DamagedError: If no checkpoint can be read.
     """
     damage: DamagedError | None = None
     for step in dict.fromkeys(steps):
@@ -130,18 +143,21 @@ def first_whole(
 
 
 def resumable_steps(directory: Path) -> list[int]:
-    """Return the steps of an attempt in the order in which to try to resume them: `last`, then those before it."""
-    steps = pointed_steps(directory)
+    """Return the steps of the checkpoints to try when resuming: the last one, then earlier ones, newest first."""
+    steps = pointer_steps(directory)
     last = read_pointer(directory / LAST)["step"]
     return [last, *sorted({step for step in (*saved_steps(directory), *steps.values()) if step < last}, reverse=True)]
 
 
 def write_checkpoint(path: Path, tensors: Mapping[str, Sequence[Array]], content: Mapping[str, Any]) -> None:
-    """Write the files of a checkpoint, and wait until they are on the disk. Raises OSError.
+    """Write the files of a checkpoint, and wait until they are on disk. Raises OSError.
 
-    tensors: by group, of the TYPES. content: what the manifest has beside the checksum, values of JSON.
+    Args:
+        path: The path of the checkpoint.
+        tensors: Lists of arrays by group, with the dtypes in TYPES.
+        content: The entries of the manifest, except for the checksums, as JSON values.
     """
-    manifest_path(path).unlink(missing_ok=True)  # of a damaged checkpoint
+    manifest_path(path).unlink(missing_ok=True)  # remove the manifest of a damaged checkpoint of the same step
     file = tensors_path(path)
     with replacing(file) as part:
         _write_tensors(part, {f"{group}/{i}": value for group in tensors for i, value in enumerate(tensors[group])})
@@ -149,20 +165,21 @@ def write_checkpoint(path: Path, tensors: Mapping[str, Sequence[Array]], content
 
 
 def amend_manifest(path: Path, content: Mapping[str, Any]) -> None:
-    """Write values of JSON into the manifest of a checkpoint. Raises OSError and DamagedError."""
+    """Update entries of a checkpoint's manifest with JSON values. Raises OSError and DamagedError."""
     _write_manifest(path, {**verified_manifest(path), **content})
 
 
 def _write_manifest(path: Path, manifest: dict[str, Any]) -> None:
-    write_json(manifest_path(path), {**manifest, "checksum": _own_checksum(manifest)})
+    write_json(manifest_path(path), {**manifest, "checksum": _manifest_checksum(manifest)})
 
 
 def _write_tensors(path: Path, tensors: Mapping[str, Array]) -> None:
-    """Write a file in the format safetensors.
+    """Write a file in the safetensors format.
 
-    The format's own library gives the file to its owner alone, and its errors have no number.
+    The safetensors library is not used for writing, because it makes files readable only by their owner. Also, its
+    errors lack the error number of the operating system.
     """
-    ordered = sorted(tensors.items(), key=lambda item: -item[1].itemsize)  # all are aligned
+    ordered = sorted(tensors.items(), key=lambda item: -item[1].itemsize)  # this order aligns all tensors
     header = {}
     end = 0
     for name, value in ordered:
@@ -178,13 +195,13 @@ def _write_tensors(path: Path, tensors: Mapping[str, Array]) -> None:
 
 
 def verified_manifest(path: Path) -> dict[str, Any]:
-    """Return the manifest of a checkpoint, whose tensors have its checksum. Raises DamagedError if they have not."""
+    """Return a checkpoint's manifest after verifying all checksums. Raises DamagedError."""
     file = tensors_path(path)
     manifest_file = manifest_path(path)
     try:
         manifest = read_json(manifest_file)
-        if manifest.pop("checksum") != _own_checksum(manifest):
-            raise ValueError("it does not have its own checksum")
+        if manifest.pop("checksum") != _manifest_checksum(manifest):
+            raise ValueError("its checksum is wrong")
         size, checksum = (manifest["files"][file.name][key] for key in ("bytes", "xxh3_128"))
     except FileNotFoundError:
         raise DamagedError(path, "missing", f"no file {manifest_file.name}") from None
@@ -195,7 +212,7 @@ def verified_manifest(path: Path) -> dict[str, Any]:
         if size_on_disk != size:
             raise DamagedError(path, "damaged", f"{file.name} has {size_on_disk:,} bytes, not {size!s:.20}")
         if _checksum(file)["xxh3_128"] != checksum:
-            raise DamagedError(path, "damaged", f"{file.name} does not have the checksum of {manifest_file.name}")
+            raise DamagedError(path, "damaged", f"{file.name} does not have the checksum in {manifest_file.name}")
     except FileNotFoundError:
         raise DamagedError(path, "missing", f"no file {file.name}") from None
     except OSError as error:
@@ -204,36 +221,37 @@ def verified_manifest(path: Path) -> dict[str, Any]:
 
 
 def group_sizes(path: Path) -> Counter[str]:
-    """Return the number of values in each group of tensors, from the header of the file. Raises DamagedError."""
+    """Return the number of values in each tensor group, read from the file header. Raises DamagedError."""
     sizes: Counter[str] = Counter()
-    with _opened(path) as file:
-        for name in file.keys():  # noqa: SIM118  # it is no mapping
+    with _open_tensors(path) as file:
+        for name in file.keys():  # noqa: SIM118  # safe_open does not return a mapping
             sizes[name.partition("/")[0]] += prod(file.get_slice(name).get_shape())
     return sizes
 
 
-def read_group(path: Path, group: str, shapes: Sequence[Sequence[int]] | None = None) -> list[Array]:
-    """Read a group of tensors, such as "weights", in the order of their numbers.
+def read_group(path: Path, group: str, shapes: Sequence[Sequence[int]]) -> list[Array]:
+    """Read the tensors of a group, such as "weights", in the order of their numbers.
 
-    shapes: those that they must have, which are compared before any of them is read. Raises DamagedError.
+    All shapes are checked before any tensor is read. Raises DamagedError if the file is damaged or if a shape differs
+    from `shapes`.
     """
-    with _opened(path) as file:
+    with _open_tensors(path) as file:
         names = [name for name in file.keys() if name.startswith(f"{group}/")]  # noqa: SIM118
-        if shapes is not None and len(names) != len(shapes):
-            raise ValueError(f"it has {len(names)} {group}, not {len(shapes)}")
+        if len(names) != len(shapes):
+            raise ValueError(f"it contains {len(names)} {group}, not {len(shapes)}")
         names = [f"{group}/{number}" for number in range(len(names))]
         tensors = [file.get_slice(name) for name in names]
-        for tensor, shape in zip(tensors, shapes or [tensor.get_shape() for tensor in tensors], strict=True):
+        for tensor, shape in zip(tensors, shapes, strict=True):
             if tuple(tensor.get_shape()) != tuple(shape):
                 raise ValueError(f"one of its {group} has shape {tuple(tensor.get_shape())}, not {tuple(shape)}")
             if tensor.get_dtype() not in TYPES.values():
-                raise ValueError(f"one of its {group} is of type {tensor.get_dtype()}")
+                raise ValueError(f"one of its {group} has dtype {tensor.get_dtype()}")
         return [file.get_tensor(name) for name in names]
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """Open the tensors of a checkpoint. An error of the block is raised as a DamagedError."""
+def _open_tensors(path: Path) -> Iterator[Any]:
+    """Open the tensors file of a checkpoint. Errors in the `with` block are converted to DamagedError."""
     try:
         with safe_open(tensors_path(path), "numpy") as file:
             yield file
@@ -243,43 +261,48 @@ def _opened(path: Path) -> Iterator[Any]:
         reason = _one_line(error).removeprefix("Error while deserializing header: ")
         raise DamagedError(path, "damaged", reason) from None
     except ValueError as error:
-        raise DamagedError(path, "damaged, or not of these settings", _one_line(error)) from None
+        raise DamagedError(path, "damaged, or does not match the settings", _one_line(error)) from None
 
 
 def check_model_size(directory: Path, settings: ModelSettings, tokens: int = len(SPECIALS)) -> None:
-    """Raise UserError when no checkpoint in a directory is as large as a model of these settings, before it is made.
+    """Raise UserError if every checkpoint in a folder is too small for a model with these settings.
 
-    tokens: the size of the vocabulary, or less. The bound counts the matrices of the layers and of the output only.
+    This check runs before the model is built, so it compares the checkpoints with a lower bound of the model's size.
+
+    Args:
+        directory: The folder of the attempt.
+        settings: The settings of the model.
+        tokens: The size of the vocabulary, or a lower bound.
     """
     size = settings.embedding_size
-    of_layers = 2 * settings.rnn_size**2
+    layer_size = 2 * settings.rnn_size**2
     if settings.form is not None:
-        of_layers = 0
+        layer_size = 0
     elif settings.architecture == TRANSFORMER:
-        of_layers = 12 * size**2 + 4 * size * settings.feed_forward_size
-    matrices = settings.num_layers * of_layers
-    of_tokens = tokens * settings.embedding_size * (1 if settings.tied_embeddings else 2)
-    least = 4 * (matrices + of_tokens)
+        layer_size = 12 * size**2 + 4 * size * settings.feed_forward_size
+    layers = settings.num_layers * layer_size
+    embeddings = tokens * settings.embedding_size * (1 if settings.tied_embeddings else 2)
+    min_size = 4 * (layers + embeddings)
     largest = largest_checkpoint(directory)
-    if largest and least > largest:
+    if largest and min_size > largest:
         raise UserError(
-            f"{directory}: checkpoint damaged, or not of these settings (a model of at least {least / 1e6:,.1f} MB, "
-            f"and {largest / 1e6:,.1f} MB of data); {REMEDY}"
+            f"{directory}: checkpoint damaged, or does not match the settings (a model of at least "
+            f"{min_size / 1e6:,.1f} MB, but {largest / 1e6:,.1f} MB of data); {REMEDY}"
         )
 
 
 def largest_checkpoint(directory: Path) -> int:
-    """Return the bytes of the largest checkpoint in a directory; 0 without one."""
+    """Return the size of the largest checkpoint in a folder in bytes; 0 if there is none."""
     return max((path.stat().st_size for path in directory.glob("ckpt-*.safetensors")), default=0)
 
 
 def check_vocabulary(manifest: dict[str, Any], fingerprint: str, path: Path) -> None:
-    """Raise UserError when a checkpoint was trained with another vocabulary. fingerprint: that of vocabulary.txt."""
+    """Raise UserError if a checkpoint was trained with a vocabulary that has a different fingerprint."""
     data = manifest.get("data")
     if isinstance(data, dict) and data.get("vocabulary", fingerprint) != fingerprint:
         raise UserError(
-            f"{path.with_name(VOCABULARY)}: not the vocabulary that {path.name} was trained with, such as that of "
-            "another attempt; restore it from a backup, or use another --attempt"
+            f"{path.with_name(VOCABULARY)}: not the vocabulary that {path.name} was trained with; restore it from a "
+            "backup, or use another --attempt"
         )
 
 
@@ -294,7 +317,7 @@ def _checksum(path: Path) -> dict[str, Any]:
     return {"bytes": size, "xxh3_128": checksum.hexdigest()}
 
 
-def _own_checksum(manifest: dict[str, Any]) -> str:
+def _manifest_checksum(manifest: dict[str, Any]) -> str:
     return xxhash.xxh3_128_hexdigest(json.dumps(manifest, sort_keys=True).encode())
 
 

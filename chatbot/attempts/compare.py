@@ -1,4 +1,4 @@
-"""A comparison of attempts: the settings that differ, sizes, best values, and a picture of the curves."""
+"""Compares attempts by their settings, sizes and results, and plots their learning curves."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,23 +7,25 @@ from typing import Any
 from chatbot.attempts.checkpoint import read_pointer
 from chatbot.attempts.description import Attempt, check_saved, read_attempt
 from chatbot.attempts.files import CONFIG, LAST, METRICS, trained_directory
-from chatbot.attempts.settings import storable, stored_settings
+from chatbot.attempts.settings import stored_settings, stored_values
 from chatbot.attempts.table import NONE, megabytes, millions, nats, number
 from chatbot.config.attempts import CompareSettings
-from chatbot.display import aligned
+from chatbot.display import align_columns
 from chatbot.flags import flag_of
 
-COLUMNS, NAMES = 100, 26  # of the table, as far as its numbers leave room, and of the names of its rows
+# The widths of the table and of its first column, in characters.
+COLUMNS = 100
+NAMES = 26
 
 
 def compare(settings: CompareSettings) -> None:
-    """Print the comparison, and draw the curves. Raises UserError for an attempt that cannot be used."""
+    """Print the comparison and plot the learning curves. Raises UserError if an attempt cannot be used."""
     directories = [trained_directory(name, "compare") for name in settings.attempts]
-    values = [storable(stored_settings(directory / CONFIG)) for directory in directories]
+    values = [stored_values(stored_settings(directory / CONFIG)) for directory in directories]
     attempts = [read_attempt(directory) for directory in directories]
     for attempt in attempts:
         check_saved(attempt, "compare")
-    from chatbot.attempts.curves import draw, read_records  # NumPy
+    from chatbot.attempts.curves import draw, read_records  # imports NumPy
 
     records = [read_records(directory / METRICS) for directory in directories]
     rows = [
@@ -32,11 +34,11 @@ def compare(settings: CompareSettings) -> None:
         [""] * (1 + len(attempts)),
         *results(attempts, records),
     ]
-    print(*aligned(rows, [True, *[False] * len(attempts)]), sep="\n")
+    print(*align_columns(rows, [True, *[False] * len(attempts)]), sep="\n")
     validations = [read_pointer(directory / LAST).get("validation") for directory in directories]
     if len({*validations} - {None}) > 1:
-        print("They were validated on different pairs, so their nats per character cannot be compared.")
-    elif None not in validations and (better := better_of(attempts)):
+        print("The attempts were validated on different pairs, so their nats per character are not comparable.")
+    elif None not in validations and (better := better_line(attempts)):
         print(better)
     if any(records):
         names = [attempt.name for attempt in attempts]
@@ -44,12 +46,15 @@ def compare(settings: CompareSettings) -> None:
         draw(list(zip(names, records, strict=True)), path)
         print(f"Curves: {path}")
     else:
-        print(f"No curves: none of them has a {METRICS} with records.")
+        print(f"No curves: no attempt has a {METRICS} with records.")
 
 
-def better_of(attempts: Sequence[Attempt]) -> str:
-    """Return the line that names the better of attempts that were validated on the same pairs; "" if none is."""
-    ranked = sorted((nats, one.name) for one in attempts if (nats := one.best_nats_per_character) is not None)
+def better_line(attempts: Sequence[Attempt]) -> str:
+    """Return a line that names the attempt with the lowest validation loss; "" for a tie or missing losses.
+
+    All attempts must be validated on the same pairs.
+    """
+    ranked = sorted((nats, a.name) for a in attempts if (nats := a.best_nats_per_character) is not None)
     if len(ranked) < len(attempts) or ranked[0][0] == ranked[1][0]:
         return ""
     (best, name), (second, _), *_ = ranked
@@ -57,12 +62,12 @@ def better_of(attempts: Sequence[Attempt]) -> str:
 
 
 def different_settings(values: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """Return a row for each setting that is not the same in all attempts: its flag, and the values.
+    """Return a row for each setting that differs between attempts: the flag, then its values.
 
-    A text that is too long for its column, such as a path, is shown by its end.
+    Values that are too long for their column, such as paths, are truncated at the start.
     """
     width = max(12, (COLUMNS - NAMES) // len(values) - len("  "))
-    rows = [[flag_of(name), *(_shown(each[name]) for each in values)] for name in values[0] if name != "attempt"]
+    rows = [[flag_of(name), *(_format(each[name]) for each in values)] for name in values[0] if name != "attempt"]
     different = [row for row in rows if len(set(row[1:])) > 1]
     return [
         [name, *(text if len(text) <= width else f"…{text[1 - width :]}" for text in row)] for name, *row in different
@@ -70,10 +75,10 @@ def different_settings(values: Sequence[dict[str, Any]]) -> list[list[str]]:
 
 
 def results(attempts: Sequence[Attempt], records: Sequence[Sequence[dict[str, Any]]]) -> list[list[str]]:
-    """Return the rows of sizes and results."""
+    """Return the table rows with the sizes and the results of the attempts."""
     losses = [
-        next((record["loss"] for record in of_attempt[::-1] if isinstance(record.get("loss"), float)), None)
-        for of_attempt in records
+        next((record["loss"] for record in reversed(attempt_records) if isinstance(record.get("loss"), float)), None)
+        for attempt_records in records
     ]
     return [
         ["training pairs", *(number(attempt.pairs) for attempt in attempts)],
@@ -88,7 +93,7 @@ def results(attempts: Sequence[Attempt], records: Sequence[Sequence[dict[str, An
     ]
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, list | tuple):

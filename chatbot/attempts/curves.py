@@ -1,4 +1,4 @@
-"""The learning curves of attempts: reads the records of metrics.jsonl, and draws them as a picture."""
+"""Reads the records in metrics.jsonl and plots the learning curves of attempts."""
 
 import logging
 import math
@@ -17,15 +17,15 @@ Record = dict[str, Any]
 
 LOSS = "loss"
 VALIDATION = "validation.nats_per_character"
-# The colours of Okabe and Ito (2008), which colour-blind readers can tell apart.
+# The palette of Okabe and Ito (2008), which colour-blind readers can distinguish.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-# The number of points of the bold curve of the training loss, the mean of neighbours; pale lines show each record.
+# The number of points of the smoothed training curve, which is drawn over the pale curve of all records.
 POINTS = 100
-# Inches and dots per inch: upright, which fills the screen of a phone and half a printed page.
+# Figure size in inches, and dots per inch.
 WIDTH = 6.0
 HEIGHT = 6.5
 DPI = 150
-# Families with Chinese characters on Linux, macOS and Windows.
+# Common font families with Chinese characters on Linux, macOS and Windows.
 CHINESE_FONTS = (
     *("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei"),
     *("PingFang SC", "Hiragino Sans GB", "Heiti SC", "Microsoft YaHei", "SimHei", "SimSun"),
@@ -33,17 +33,17 @@ CHINESE_FONTS = (
 
 
 class Curve(NamedTuple):
-    """The values of a metric and their steps, without missing ones."""
+    """A learning curve: the steps and values of a metric."""
 
     steps: npt.NDArray[np.float64]  # [points]
     values: npt.NDArray[np.float64]  # [points]
 
 
 def read_records(path: Path) -> list[Record]:
-    """Return the records of a metrics.jsonl in the order of their steps, an empty list if there is no such file.
+    """Return the records of a metrics.jsonl file sorted by step; an empty list if the file does not exist.
 
-    Lines that are no record are left out, such as one that is still being written. A run that was killed repeats the
-    steps since its checkpoint: the later record of a step counts.
+    Invalid lines are skipped, such as a line that is still being written. A resumed run may repeat steps. In this case,
+    only the later record of each repeated step is returned.
     """
     if not path.exists():
         return []
@@ -61,7 +61,7 @@ def read_records(path: Path) -> list[Record]:
 
 
 def curve_of(records: Sequence[Record], metric: str) -> Curve:
-    """Return the finite values of a metric; records without one are left out."""
+    """Return the curve of a metric, skipping records without a finite value."""
     points = [
         (record["step"], value)
         for record in records
@@ -71,8 +71,8 @@ def curve_of(records: Sequence[Record], metric: str) -> Curve:
     return Curve(steps, values)
 
 
-def smoothed(curve: Curve, last_step: float) -> Curve:
-    """Return the means of the points in each of POINTS equal intervals from step 0 to last_step."""
+def smooth(curve: Curve, last_step: float) -> Curve:
+    """Average a curve over POINTS equal intervals between step 0 and `last_step`, skipping empty intervals."""
     intervals = np.floor(curve.steps * POINTS / (last_step + 1)).astype(int)
     counts = np.bincount(intervals, minlength=POINTS)
     filled = counts > 0
@@ -81,19 +81,24 @@ def smoothed(curve: Curve, last_step: float) -> Curve:
 
 
 def draw(curves: Sequence[tuple[str, Sequence[Record]]], path: Path) -> None:
-    """Draw the validation and the training loss of attempts over their steps.
+    """Plot the validation loss and the training loss of attempts over their steps.
 
-    curves: the name and the records of each attempt. path: the file, in the format of its suffix, such as .png or .pdf.
-    Raises OSError if it cannot be written, and ValueError for another suffix.
+    Args:
+        curves: The name and the records of each attempt.
+        path: The file to write. Its suffix, such as .png or .pdf, determines the format.
+
+    Raises:
+        OSError: If the file cannot be written.
+        ValueError: If the suffix is not supported.
     """
-    # No pyplot, which keeps figures and looks for a display. The import takes half a second.
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # the first use builds a list of fonts, and reports it
+    # Matplotlib is imported here because the import is slow. pyplot is avoided because it looks for a display.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # hides a message about the font cache on the first use
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     losses, validations = ([curve_of(records, metric) for _, records in curves] for metric in (LOSS, VALIDATION))
     last_step = max((curve.steps.max() for curve in (*losses, *validations) if len(curve.steps)), default=0)
-    means = [smoothed(loss, last_step) for loss in losses]
+    means = [smooth(loss, last_step) for loss in losses]
     validated = any(len(validation.steps) for validation in validations)
 
     figure = Figure(figsize=(WIDTH, HEIGHT), dpi=DPI, layout="constrained")
@@ -114,11 +119,11 @@ def draw(curves: Sequence[tuple[str, Sequence[Record]]], path: Path) -> None:
     if validated:
         _describe(panels[0], "Validation: lower is better", "nats per character")
     for text in figure.legend(lines, labels, loc="outside lower left", fontsize=9, frameon=False).get_texts():
-        text.set_parse_math(False)  # a "$" in a name is no formula
+        text.set_parse_math(False)  # names can contain "$"
         text.set_fontfamily(["DejaVu Sans", *CHINESE_FONTS])
 
     with replacing(path) as part, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of characters that no font has
+        warnings.simplefilter("ignore", UserWarning)  # glyphs missing from all fonts
         figure.savefig(part, format=path.suffix[1:])
 
 

@@ -1,4 +1,4 @@
-"""What can be known about an attempt from its files, in a millisecond and without TensorFlow."""
+"""Describes an attempt (a training run) by reading its files, without importing TensorFlow."""
 
 import dataclasses
 import datetime
@@ -13,10 +13,10 @@ from typing import Any
 import filelock
 
 from chatbot.attempts.checkpoint import (
-    better_last,
-    first_whole,
+    better_last_nats,
+    first_intact,
     group_sizes,
-    pointed_steps,
+    pointer_steps,
     read_pointer,
     resumable_steps,
     saved_steps,
@@ -29,38 +29,37 @@ from chatbot.corpus.vocabulary import load_vocabulary
 from chatbot.durable import size_of
 from chatbot.errors import UserError
 
-# The states of an attempt. READY: it can be resumed.
-# EMPTY: no checkpoint was saved yet. DAMAGED: so is a checkpoint, and another one takes its place.
-READY = "ready"
-TRAINING = "training"
-EMPTY = "empty"
-DAMAGED = "damaged"
-BROKEN = "broken"
+# The states of an attempt.
+READY = "ready"  # can be resumed
+TRAINING = "training"  # a process is training the attempt
+EMPTY = "empty"  # has no checkpoint yet
+DAMAGED = "damaged"  # a checkpoint is damaged, but an intact one can be resumed
+BROKEN = "broken"  # cannot be used
 DEFAULT_CORPUS = "ChatterBot"
 
 
 @dataclasses.dataclass
 class Attempt:
-    """An attempt in checkpoints/. What is not known, such as after damage, has its default."""
+    """The description of an attempt in checkpoints/. Unknown values, such as those in damaged files, have defaults."""
 
     name: str
     state: str = EMPTY
-    problem: str = ""  # why it is broken or damaged
-    data: tuple[str, ...] = ()  # names of the files of training pairs
+    problem: str = ""  # why the attempt is broken or damaged
+    data: tuple[str, ...] = ()  # names of the files with training pairs
     pairs: int | None = None
     rnn_size: int | None = None
     num_layers: int | None = None
-    vocabulary: int | None = None  # tokens
-    weights: int | None = None  # single values
-    step: int | None = None  # of the last checkpoint
-    best_nats_per_character: float | None = None  # of validation
+    vocabulary: int | None = None  # number of tokens
+    weights: int | None = None  # number of scalar weights
+    step: int | None = None  # step of the last checkpoint
+    best_nats_per_character: float | None = None  # lowest validation loss
     best_step: int | None = None
-    saved: str | None = None  # the local time of the last checkpoint, in the format of ISO 8601
-    bytes: int = 0  # of the whole folder
+    saved: str | None = None  # local time of the last checkpoint, in ISO 8601
+    bytes: int = 0  # size of the whole folder
 
 
 def all_attempts() -> list[Attempt]:
-    """Return the attempts in checkpoints/, those saved last first: values of different pairs cannot be compared."""
+    """Return all attempts in checkpoints/, most recently saved first."""
     if not CHECKPOINTS.is_dir():
         return []
     folders = sorted(path for path in CHECKPOINTS.iterdir() if path.is_dir() and not path.name.startswith("."))
@@ -68,15 +67,15 @@ def all_attempts() -> list[Attempt]:
 
 
 def read_attempt(directory: Path) -> Attempt:
-    """Return what the files of an attempt say. An attempt that cannot be used is BROKEN, with the reason."""
+    """Describe the attempt in a folder. If it cannot be used, its state is BROKEN and `problem` has the reason."""
     attempt = Attempt(directory.name, bytes=size_of(directory))
     try:
-        attempt.state = _read(directory, attempt)
+        attempt.state = _read_files(directory, attempt)
     except UserError as error:
         attempt.state, attempt.problem = BROKEN, _reason(error, directory)
     except FileNotFoundError as error:
         attempt.state, attempt.problem = BROKEN, f"{Path(error.filename).name}: missing"
-    except Exception as error:  # whatever is wrong with one attempt, the others are listed
+    except Exception as error:  # one broken attempt must not prevent listing the others
         attempt.state, attempt.problem = BROKEN, f"{type(error).__name__}: {error}".splitlines()[0]
     if is_training(directory):
         attempt.state = TRAINING
@@ -85,13 +84,13 @@ def read_attempt(directory: Path) -> Attempt:
 
 
 def _reason(error: UserError, directory: Path) -> str:
-    """Return what is wrong in the folder, without the remedy."""
+    """Return the problem stated by an error, without the path of the folder and the remedy."""
     text = str(error).replace(f"{directory}{os.sep}", "").replace(f"{directory.absolute()}{os.sep}", "")
     return text.split("; ")[0]
 
 
-def _read(directory: Path, attempt: Attempt) -> str:
-    """Set what the files say, and return the state. Raises UserError for a file that is missing or damaged."""
+def _read_files(directory: Path, attempt: Attempt) -> str:
+    """Fill in the values of an attempt and return its state. Raises UserError if a file is missing or damaged."""
     saved = saved_steps(directory)
     if not (directory / CONFIG).exists() and not saved:
         return EMPTY
@@ -107,43 +106,44 @@ def _read(directory: Path, attempt: Attempt) -> str:
     nats = last.get("best_nats")
     if isinstance(nats, int | float) and math.isfinite(nats):
         attempt.best_nats_per_character, attempt.best_step = nats, int(last.get("best_step", 0))
-    if (at_end := better_last(directory)) is not None:
+    if (at_end := better_last_nats(directory)) is not None:
         attempt.best_nats_per_character = at_end
         attempt.best_step = attempt.step
-    _read_words(directory, settings, attempt)
+    _read_chat_files(directory, settings, attempt)
     attempt.weights = _read_checkpoints(directory, attempt)["weights"]
     return DAMAGED if attempt.problem else READY
 
 
 def _read_checkpoints(directory: Path, attempt: Attempt) -> Counter[str]:
-    """Return the sizes of the checkpoint to resume, and set what is wrong with one that is named.
+    """Return the tensor group sizes of the checkpoint from which training would resume.
 
-    Raises UserError if none is whole.
+    If the last checkpoint is damaged, this is an earlier one, and `attempt.problem` describes the damage. Raises
+    UserError if no checkpoint is intact.
     """
-    for_training = resumable_steps(directory)
-    for_chat = [*reversed(pointed_steps(directory).values()), *for_training]
-    resumed, sizes, damage = first_whole(directory, for_training, group_sizes)
-    chatting, _, other_damage = first_whole(directory, for_chat, group_sizes)
-    for used, error in ((resumed, damage), (chatting, other_damage)):
+    training_steps = resumable_steps(directory)
+    chat_steps = [*reversed(pointer_steps(directory).values()), *training_steps]
+    training_step, sizes, training_damage = first_intact(directory, training_steps, group_sizes)
+    chat_step, _, chat_damage = first_intact(directory, chat_steps, group_sizes)
+    for step, error in ((training_step, training_damage), (chat_step, chat_damage)):
         if error is not None:
-            attempt.problem = attempt.problem or f"{_reason(error, directory)}; ckpt-{used} is used"
+            attempt.problem = attempt.problem or f"{_reason(error, directory)}; ckpt-{step} is used"
     return sizes
 
 
-def _read_words(directory: Path, settings: Settings, attempt: Attempt) -> None:
-    """Check the files that a conversation needs beside the weights."""
-    attempt.pairs, fingerprint = _described(directory / DATA)
+def _read_chat_files(directory: Path, settings: Settings, attempt: Attempt) -> None:
+    """Read and check the files that a chat needs in addition to the weights."""
+    attempt.pairs, fingerprint = _read_data(directory / DATA)
     vocabulary = load_vocabulary(directory / VOCABULARY)
     if vocabulary.fingerprint() != fingerprint:
-        raise UserError(f"{VOCABULARY}: damaged, not the vocabulary that the attempt was begun with")
+        raise UserError(f"{VOCABULARY}: damaged, not the vocabulary that the attempt was started with")
     attempt.vocabulary = len(vocabulary)
     for name, needed in {NGRAMS: settings.model.ngrams, DICTIONARY: settings.corpus.dictionary}.items():
         if needed and not (directory / name).exists():
             raise UserError(f"{name}: missing")
 
 
-def _described(path: Path) -> tuple[int, str]:
-    """Return the number of training pairs, and the fingerprint of the vocabulary."""
+def _read_data(path: Path) -> tuple[int, str]:
+    """Read the number of training pairs and the fingerprint of the vocabulary from data.json."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         return int(values["pairs"]), str(values["vocabulary"])
@@ -152,7 +152,7 @@ def _described(path: Path) -> tuple[int, str]:
 
 
 def data_names(settings: Settings, without_pairs: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the files of training pairs. without_pairs: those of --data that gave none."""
+    """Return the names of the training files in the settings, without the files in `without_pairs`."""
     corpus = settings.corpus
     files = corpus.data or tuple(file for file in (corpus.source_file, corpus.target_file) if file)
     files = tuple(file for file in files if file not in without_pairs)
@@ -160,7 +160,7 @@ def data_names(settings: Settings, without_pairs: Sequence[str]) -> tuple[str, .
 
 
 def is_training(directory: Path) -> bool:
-    """Return whether a process trains the attempt."""
+    """Return whether a process is training the attempt."""
     try:
         if not (directory / LOCK).exists():
             return False
@@ -168,12 +168,12 @@ def is_training(directory: Path) -> bool:
             return False
     except filelock.Timeout:
         return True
-    except OSError:  # a folder that cannot be read or written
+    except OSError:  # the folder is not readable or writable
         return False
 
 
 def check_saved(attempt: Attempt, command: str) -> None:
-    """Raise UserError for an attempt that is broken or has no checkpoint yet."""
+    """Raise UserError if an attempt is broken or has no checkpoint yet."""
     if attempt.state == BROKEN:
         raise UserError(f"{command} {attempt.name}: {attempt.problem}; leave it out, or restore the file from a backup")
     if attempt.step is None:
@@ -181,12 +181,12 @@ def check_saved(attempt: Attempt, command: str) -> None:
 
 
 def check_not_training(directory: Path) -> None:
-    """Raise UserError if a process trains the attempt."""
+    """Raise UserError if a process is training the attempt."""
     if is_training(directory):
         raise UserError(f"{directory.name}: another process is training it; wait for it")
 
 
 def as_json(attempt: Attempt) -> dict[str, Any]:
-    """Return the object of --json."""
+    """Return the JSON object that --json prints for an attempt."""
     values = dataclasses.asdict(attempt)
     return {**values, "problem": attempt.problem or None, "resumable": attempt.state in (READY, EMPTY, DAMAGED)}

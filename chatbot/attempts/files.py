@@ -1,20 +1,20 @@
-"""The files of an attempt, which is self-contained: chat needs no other file, and the same command resumes training.
+"""The files of an attempt (a training run). No other files are needed to chat with its model or to resume training.
 
     checkpoints/<attempt>/config.json      the settings
-                          vocabulary.txt   one token a line
-                          dictionary.txt   a copy of the user dictionary, with which questions are tokenised
+                          vocabulary.txt   one token per line
+                          dictionary.txt   a copy of the user dictionary, for tokenising questions
                           ngrams.npz       the n-grams of the training pairs (--ngrams)
                           data.json        a description of the training data
-                          retrieval/       the training pairs, with the index of their questions
-                          ckpt-<step>.*    weights and optimizer state, of the last steps and of the best step:
-                                           .safetensors, and .json, the manifest
+                          retrieval/       the training pairs, with an index of their questions
+                          ckpt-<step>.*    checkpoints of the latest steps and of the best step: .safetensors with
+                                           weights and optimizer state, and .json with the manifest
                           last, best       JSON: the name of a checkpoint, its step, and the best validation
-                          lock             held while a process trains the attempt
-                          saving           there while the first checkpoint is written, which `last` does not name yet
-                          metrics.jsonl    one line a logged step
-                          too_large.json   the size of batches that several GPUs have no memory for in one graph
+                          lock             locked while a process trains the attempt
+                          saving           exists while the first checkpoint is written, until `last` points to it
+                          metrics.jsonl    one line for each logged step
+                          too_large.json   a batch size for which several GPUs ran out of memory
 
-An export has the files that a chat needs, and export.json.
+An export contains export.json and the files that a chat needs.
 """
 
 import contextlib
@@ -41,17 +41,17 @@ EXPORT = "export.json"
 
 
 def is_validated(directory: Path) -> bool:
-    """Return whether validation has chosen the checkpoint of an attempt that is used."""
+    """Return whether an attempt has a best checkpoint, which only validation can select."""
     return (directory / BEST).exists()
 
 
 def learned_questions(directory: Path) -> list[str]:
-    """Return the questions that an attempt offers for a first conversation; none where data.json has none."""
+    """Return the training questions in data.json that the chat suggests to new users."""
     return [text for text in _texts(directory, "questions") if text.isprintable()]
 
 
 def files_without_pairs(directory: Path) -> list[str]:
-    """Return the files of --data that gave an attempt no pair; none where data.json does not say so."""
+    """Return the --data files that contain no pairs, according to data.json."""
     return _texts(directory, "without_pairs")
 
 
@@ -62,23 +62,25 @@ def _texts(directory: Path, name: str) -> list[str]:
 
 
 def trained_directory(attempt: str, flag: str = "--attempt") -> Path:
-    """Return the absolute directory of an existing attempt. Raises UserError without one, and for an export.
+    """Return the absolute path of an existing attempt. Raises UserError if there is none, or if it is an export.
 
-    attempt: the name of a folder in checkpoints/, or the path of a folder anywhere. flag: the one that names it.
+    Args:
+        attempt: The name of a folder in checkpoints/, or the path of any folder.
+        flag: The flag that specifies the attempt, for error messages.
     """
     path = Path(attempt)
     subject = f"{flag} {attempt}"
-    is_name = path.name == attempt  # it has no slash
+    is_name = path.name == attempt  # a path contains a slash
     for directory in (CHECKPOINTS / attempt, path) if is_name else (path,):
         if (directory / EXPORT).exists():
             use = f"{program('chat')} --export {directory}"
-            raise UserError(f"{subject}: an export, not an attempt; talk to it with {use}")
+            raise UserError(f"{subject}: an export, not an attempt; chat with it using {use}")
         if (directory / CONFIG).exists():
             return directory.absolute()
     if not is_name:
-        raise UserError(f"{subject}: no attempt, {path.absolute()} has no {CONFIG}; check the path")
+        raise UserError(f"{subject}: not an attempt, {path.absolute()} has no {CONFIG}; check the path")
     known = sorted(path.parent.name for path in CHECKPOINTS.glob(f"*/{CONFIG}"))
-    have = f"there are: {', '.join(known)}" if known else f"none is there; train one with {program('train')}"
-    none = f"no such attempt in {CHECKPOINTS.absolute()}"
+    existing = f"there are {', '.join(known)}" if known else f"there are none; train one with {program('train')}"
+    missing = f"no such attempt in {CHECKPOINTS.absolute()}"
     other = ", or of a pretrained model" if flag == "--init-from" else ""
-    raise UserError(f"{subject}: {none}; {have}, or give the path of its folder{other}")
+    raise UserError(f"{subject}: {missing}; {existing}, or give the path of its folder{other}")

@@ -1,4 +1,4 @@
-"""Settings in files: an attempt's config.json, or the file of --config, which flags override."""
+"""Combines settings from flags, a --config file and an attempt's config.json. Flags take precedence."""
 
 import contextlib
 import dataclasses
@@ -15,48 +15,53 @@ from chatbot.config.attempts import CHECKPOINTS, attempt_directory
 from chatbot.config.corpus import AUTO, NONE, CorpusSettings, EncodingSettings
 from chatbot.config.decoding import DecodingSettings, default_search, over_default
 from chatbot.config.form import Form
-from chatbot.config.model import OF_RECURRENT, OF_TRANSFORMER, ModelSettings, check_architecture
+from chatbot.config.model import RECURRENT_SETTINGS, TRANSFORMER_SETTINGS, ModelSettings, check_architecture
 from chatbot.config.run import RunSettings, settings_of_presets
 from chatbot.config.training import TRAIN, Settings
 from chatbot.durable import read_json
 from chatbot.errors import UserError
 from chatbot.flags import REMOVED, compose, flag_of, flags_for, flags_of, flatten
 
-# Settings whose value "auto" was replaced in config.json by the one chosen for the attempt.
+# Settings whose default is "auto". config.json contains the values that were chosen for them.
 CHOSEN = ("both_directions", "precision")
-# Settings that replace each other: a flag of a group replaces all of the group in a file.
+# Groups of mutually exclusive settings. A flag for one of them overrides a file's values for the whole group.
 ALTERNATIVES = ({"steps", "epochs"}, {"data", "source_file", "target_file"}, {"batch_size", "batch_tokens"})
-# Settings that a run may change of those that a pretrained model gives.
-FREE_OF_PRETRAINED = {"keep_prob", "learning_rate", "both_directions"}
-# Those of its tokens, which no later attempt changes either.
-OF_PIECES = {"tokenizer", "dictionary", "vocabulary_size"}
+# Settings that come with a pretrained model, but that flags can override.
+PRETRAINED_FREE = {"keep_prob", "learning_rate", "both_directions"}
+# Settings of the tokenizer, which must not change when training starts from a pretrained model.
+PRETRAINED_TOKENS = {"tokenizer", "dictionary", "vocabulary_size"}
 # Settings that have no effect without validation.
-OF_VALIDATION = ("patience", "validate_every")
+VALIDATION_SETTINGS = ("patience", "validate_every")
 
 
 def train_settings(arguments: Sequence[str] | None = None) -> Settings:
-    """Parse the command line of train.py; see `settings_over_config`. Raises UserError."""
+    """Parse the command-line arguments of train.py; see `settings_over_config`. Raises UserError."""
     return settings_over_config(TRAIN.values(arguments))
 
 
 def settings_over_config(flags: dict[str, Any]) -> Settings:
-    """Return the settings of a run: defaults, overridden by those that the attempt was begun with, then by the file
-    named by `config`, then by the given flat values.
+    """Return the settings of a training run.
 
-    Prints what is taken from the attempt, unless it is to be quiet. Raises UserError for a file or a value that cannot
-    be used, and for a flag that is given, be it with its default, and has no effect beside the other settings.
+    Flags take precedence over the --config file, which takes precedence over the settings of an existing attempt. All
+    other settings have their defaults. Settings of the attempt are printed unless `quiet` is set.
+
+    Args:
+        flags: The values of the given flags, by the names of settings.
+
+    Raises:
+        UserError: If a file or a value is invalid, or if a flag has no effect in combination with the other settings.
     """
     config: dict[str, Any] = {}
     if flags.get("config"):
-        from chatbot.config.template import read_chosen
+        from chatbot.config.template import read_settings_file
 
-        config = read_chosen(Path(flags["config"]))
+        config = read_settings_file(Path(flags["config"]))
     if flags.get("batch_size") and flags.get("batch_tokens"):
-        raise UserError("--batch-size and --batch-tokens: each says how large a batch is; give one")
-    with contextlib.redirect_stdout(io.StringIO() if _overridden(config, flags).get("quiet") else sys.stdout):
+        raise UserError("--batch-size and --batch-tokens: both set the size of a batch; give only one")
+    with contextlib.redirect_stdout(io.StringIO() if _override(config, flags).get("quiet") else sys.stdout):
         settings = _settings_over_config(flags, config)
     check_architecture(settings.model.architecture, flags)
-    unused = [name for name in OF_VALIDATION if name in flags and settings.encoding.validation == NONE]
+    unused = [name for name in VALIDATION_SETTINGS if name in flags and settings.encoding.validation == NONE]
     if unused:
         raise UserError(f"{flag_of(unused[0])}: not used with --validation {NONE}; leave it out")
     return settings
@@ -65,35 +70,37 @@ def settings_over_config(flags: dict[str, Any]) -> Settings:
 def _settings_over_config(flags: dict[str, Any], config: dict[str, Any]) -> Settings:
     if config and (folder := _attempt_folder(Path(flags["config"]), "attempt" in flags)):
         config = {**config, "attempt": folder}
-    given = _overridden(config, flags)
+    given = _override(config, flags)
     attempt = given.get("attempt", RunSettings.attempt)
     flags_of(RunSettings)["attempt"].check(attempt)
     config_file = attempt_directory(attempt) / CONFIG
     if given.get("selftest"):
         return compose(Settings, **given)
     if not config_file.exists():
-        inherited = _inherited(given["init_from"], given) if given.get("init_from") else {}
-        fixed = flags_of(ModelSettings) if given.get("init_from") else {}  # by the weights of the other attempt
+        inherited = _inherited_settings(given["init_from"], given) if given.get("init_from") else {}
+        fixed = (
+            flags_of(ModelSettings) if given.get("init_from") else {}
+        )  # the initial weights determine these settings
         not_given = settings_of_presets() - {*fixed, *inherited, *given}
-        return compose(Settings, **_overridden(inherited, given), not_given=not_given)
-    own = {**read_settings(config_file.absolute()), "attempt": attempt}
+        return compose(Settings, **_override(inherited, given), not_given=not_given)
+    stored = {**read_settings(config_file.absolute()), "attempt": attempt}
     copied = config_file.with_name(DICTIONARY)
-    if own.get("dictionary") and not Path(own["dictionary"]).exists() and copied.exists():
-        own["dictionary"] = str(copied)  # the original is gone, such as that of --init-from
-    # What may have been "auto" is so again: the attempt keeps its choice, and machines without this file, which are to
-    # use identical settings, have "auto", too.
-    values = _overridden({name: value for name, value in own.items() if name not in CHOSEN}, given)
-    # What the preset has set is shown, without its name.
-    kept = {name: value for name, value in values.items() if name not in {"preset", *given}}
-    if kept_flags := flags_for(Settings, kept):
-        print(f"Settings of {config_file}: {kept_flags}")
+    if stored.get("dictionary") and not Path(stored["dictionary"]).exists() and copied.exists():
+        stored["dictionary"] = str(copied)  # the original no longer exists
+    # Settings that were chosen automatically are reset to "auto", which keeps the choice of the attempt. Otherwise, the
+    # machines of a run would have different settings, because only one of them has a config.json.
+    values = _override({name: value for name, value in stored.items() if name not in CHOSEN}, given)
+    # Instead of the name of a preset, the settings that the preset chose are printed.
+    printed = {name: value for name, value in values.items() if name not in {"preset", *given}}
+    if inherited_flags := flags_for(Settings, printed):
+        print(f"Settings of {config_file}: {inherited_flags}")
     return compose(Settings, **values)
 
 
 def _attempt_folder(config: Path, attempt_given: bool) -> str | None:
-    """Return the attempt that a --config file belongs to, by the name of its folder; None for a file elsewhere.
+    """Return the name of the attempt whose folder contains the --config file; None if the file is elsewhere.
 
-    Raises UserError for the file of an attempt in another directory, unless --attempt is given.
+    Raises UserError if the file belongs to an attempt in another checkpoints/ folder, unless --attempt is given.
     """
     folder = Path(os.path.abspath(config)).parent
     if CHECKPOINTS.is_dir() and folder.parent.is_dir() and folder.parent.samefile(CHECKPOINTS):
@@ -101,15 +108,17 @@ def _attempt_folder(config: Path, attempt_given: bool) -> str | None:
     if not attempt_given and config.name == CONFIG and (folder / VOCABULARY).exists():
         raise UserError(
             f"--config {config}: {folder} is an attempt, but not in {CHECKPOINTS.absolute()}; run the command in the "
-            f"folder that has it in {CHECKPOINTS}/, or begin a new attempt here with --attempt"
+            f"folder that has it in {CHECKPOINTS}/, or start a new attempt here with --attempt"
         )
     return None
 
 
-def _inherited(attempt: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of model, tokenizer and cleaning that --init-from takes, and print them.
+def _inherited_settings(attempt: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return and print the settings that a new attempt takes from the --init-from attempt or pretrained model.
 
-    Raises UserError when there is no such attempt or pretrained model.
+    They are settings of the model, the tokenizer and the cleaning.
+
+    Raises UserError if the attempt or pretrained model does not exist, or if a flag contradicts a pretrained model.
     """
     from chatbot.pretrained.folder import pretrained_model
 
@@ -119,41 +128,42 @@ def _inherited(attempt: str, given: dict[str, Any]) -> dict[str, Any]:
             raise UserError(f"--init-from {attempt}: a pretrained model and an attempt have this name; {remedy}")
         folder = model.folder
         values = model.settings()
-        kept = {*values, "vocabulary_size"} - FREE_OF_PRETRAINED
+        fixed = {*values, "vocabulary_size"} - PRETRAINED_FREE
     else:
         folder = trained_directory(attempt, "--init-from")
-        of_model = flags_of(ModelSettings).keys() - {"word_vectors"}  # its weights have them
-        names = {*of_model, "form", "clean", "tokenizer", "dictionary", "vocabulary_size"}
+        model_names = flags_of(ModelSettings).keys() - {"word_vectors"}  # the weights include them
+        names = {*model_names, "form", "clean", "tokenizer", "dictionary", "vocabulary_size"}
         values = read_settings(folder / CONFIG)
-        kept = OF_PIECES if "form" in values else set()
-        if kept:
-            names |= FREE_OF_PRETRAINED
+        fixed = PRETRAINED_TOKENS if "form" in values else set()
+        if fixed:
+            names |= PRETRAINED_FREE
         values = {name: value for name, value in values.items() if name in names}
         if values.get("dictionary"):
             values["dictionary"] = str(folder / DICTIONARY)
-    for name in kept & {*given}:
+    for name in fixed & {*given}:
         if given[name] != values.get(name):
             flag = " ".join(flags_of(Settings)[name].words(given[name]))
-            raise UserError(f"{flag}: not that of the pretrained model in {folder}; leave it out")
-    if kept_flags := flags_for(Settings, {name: value for name, value in values.items() if name not in given}):
-        print(f"Settings of {folder / CONFIG}: {kept_flags}")
+            raise UserError(f"{flag}: differs from the pretrained model in {folder}; leave it out")
+    if inherited_flags := flags_for(Settings, {name: value for name, value in values.items() if name not in given}):
+        print(f"Settings of {folder / CONFIG}: {inherited_flags}")
     return values
 
 
-def _overridden(values: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Return the values, overridden by those given. One of a group replaces the others of the group, too.
+def _override(values: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Return `values` overridden by `given`.
 
-    So does another architecture the settings of the one before.
+    Settings that conflict with a given setting are removed: the other settings of its group in ALTERNATIVES, and the
+    settings of another architecture.
     """
     replaced = {name for group in ALTERNATIVES if group & given.keys() for name in group}
     architecture = values.get("architecture", ModelSettings.architecture)
     if given.get("architecture", architecture) != architecture:
-        replaced |= {*OF_RECURRENT, *OF_TRANSFORMER}
+        replaced |= {*RECURRENT_SETTINGS, *TRANSFORMER_SETTINGS}
     return {**{name: value for name, value in values.items() if name not in replaced}, **given}
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Return the settings in an attempt's config.json. Raises UserError for a file that cannot be used."""
+    """Read an attempt's config.json as a dictionary. Raises UserError if the file cannot be used."""
     remedy = "restore it from a backup, or use another file"
     try:
         values = read_json(path)
@@ -162,53 +172,54 @@ def read_settings(path: Path) -> dict[str, Any]:
     except ValueError:
         raise UserError(f"{path}: damaged, not JSON; {remedy}") from None
     known = flags_of(Settings)
-    many = {name for name, flag in known.items() if flag.many}
-    if not isinstance(values, dict) or not all(isinstance(values.get(name, []), list) for name in many):
-        raise UserError(f"{path}: damaged, a JSON object of settings expected; {remedy}")
-    if values.get("input_feeding"):  # the weights have other shapes
+    lists = {name for name, flag in known.items() if flag.many}
+    if not isinstance(values, dict) or not all(isinstance(values.get(name, []), list) for name in lists):
+        raise UserError(f"{path}: damaged, expected a JSON object of settings; {remedy}")
+    if values.get("input_feeding"):  # the removed feature changed the shapes of weights
         raise UserError(f"{path}: trained with --input-feeding, which was removed; train another attempt without it")
     values = {name: value for name, value in values.items() if name not in REMOVED}
-    form = {"form": Form.of(values.pop("form"))} if "form" in values else {}
+    form = {"form": Form.from_values(values.pop("form"))} if "form" in values else {}
     unknown = sorted(values.keys() - known.keys())
     if unknown:
         settings = "setting" if len(unknown) == 1 else "settings"
         raise UserError(
-            f"{path}: unknown {settings} {', '.join(map(repr, unknown))}, perhaps of another version; remove from the "
-            f"file what {program('train')} --help does not list"
+            f"{path}: unknown {settings} {', '.join(map(repr, unknown))}, perhaps of another version; remove the "
+            f"settings that {program('train')} --help does not list"
         )
-    return {name: tuple(value) if name in many else value for name, value in values.items()} | form
+    return {name: tuple(value) if name in lists else value for name, value in values.items()} | form
 
 
 def stored_settings(path: Path) -> Settings:
-    """Return the settings in an attempt's config.json. Raises UserError for a damaged file or a value not allowed."""
+    """Read an attempt's config.json as `Settings`. Raises UserError for a damaged file or an invalid value."""
     try:
         return compose(Settings, **read_settings(path))
     except UserError as error:
         raise UserError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
 
 
-def storable(settings: Settings) -> dict[str, Any]:
-    """Return the content of config.json: every setting that is declared as stored."""
+def stored_values(settings: Settings) -> dict[str, Any]:
+    """Return the settings to write to config.json."""
     values = flatten(settings)
     form = {} if settings.model.form is None else {"form": dataclasses.asdict(settings.model.form)}
     return {name: values[name] for name, flag in flags_of(Settings).items() if flag.stored} | form
 
 
 FIXED = [name for name, flag in flags_of(Settings).items() if flag.fixed]
-# The settings that change the pairs read from the same files, and those that change the weights of the model.
-OF_PAIRS = [name for name, flag in (flags_of(CorpusSettings) | flags_of(EncodingSettings)).items() if flag.stored]
-OF_WEIGHTS = [name for name in flags_of(ModelSettings) if name in FIXED and name != "max_length"]
+# Settings that affect which pairs are read from a file, and settings that affect the shapes of weights.
+PAIR_SETTINGS = [name for name, flag in (flags_of(CorpusSettings) | flags_of(EncodingSettings)).items() if flag.stored]
+WEIGHT_SETTINGS = [name for name in flags_of(ModelSettings) if name in FIXED and name != "max_length"]
 
 
 def changed_settings(old: Settings, new: Settings, names: Sequence[str] = FIXED) -> list[str]:
-    """Return those of some settings that differ, as '--flag old -> new'. A new "auto" keeps the earlier choice.
+    """Return the differences between two settings objects, each in the form "--flag old -> new".
 
-    Of another architecture, its own sizes are not compared.
+    A new value of "auto" is never a difference. If the architectures differ, the settings of only one architecture are
+    not compared.
     """
     before = flatten(old)
     after = flatten(new)
     if before["architecture"] != after["architecture"]:
-        names = [name for name in names if name not in (*OF_RECURRENT, *OF_TRANSFORMER)]
+        names = [name for name in names if name not in (*RECURRENT_SETTINGS, *TRANSFORMER_SETTINGS)]
     return [
         f"{flag_of(name)} {_on_command_line(before[name])} -> {_on_command_line(after[name])}"
         for name in names
@@ -217,27 +228,36 @@ def changed_settings(old: Settings, new: Settings, names: Sequence[str] = FIXED)
 
 
 def changed_values(old: dict[str, Any], new: Settings) -> tuple[list[str], list[str]]:
-    """Return the fixed settings that differ, and the others, each as '--flag old -> new'.
+    """Compare stored settings with the settings of a run, ignoring missing and unknown settings.
 
-    old: values of an earlier `storable`; what it lacks, or what is no setting any more, is not compared. Raises
-    UserError for a value that is not allowed, and TypeError.
+    Args:
+        old: A previous result of `stored_values`.
+        new: The settings of the run.
+
+    Returns:
+        The differences in settings that cannot change during training, and all other differences. Each has the form
+        "--flag old -> new".
+
+    Raises:
+        UserError: If a stored value is not allowed.
+        TypeError: If a stored value has the wrong type.
     """
     flags = {name: flag for name, flag in flags_of(Settings).items() if name in old and flag.stored}
     values = {name: tuple(old[name]) if flag.many else old[name] for name, flag in flags.items()}
-    form = {"form": Form.of(old["form"])} if "form" in old else {}
+    form = {"form": Form.from_values(old["form"])} if "form" in old else {}
     before = compose(Settings, **values, **form)
     fixed, free = ([name for name in values if (name in FIXED) == is_fixed] for is_fixed in (True, False))
     return changed_settings(before, new, fixed), changed_settings(before, new, free)
 
 
 def _on_command_line(value: Any) -> str:
-    """Return the value as text; several values are sorted, since their order has no meaning."""
+    """Format a value as on the command line. Lists are sorted, because their order has no meaning."""
     return " ".join(sorted(value)) if isinstance(value, tuple) else str(value)
 
 
 def with_default_search(decoding: DecodingSettings, directory: Path) -> DecodingSettings:
-    """Return the settings of decoding, with the default search of the attempt if they choose none.
+    """Return the decoding settings, using the default search of an attempt if they do not specify a search.
 
-    Raises UserError as `DecodingSettings`.
+    Raises UserError if the combined settings are invalid.
     """
     return over_default(decoding, default_search((directory / RETRIEVAL).exists()))

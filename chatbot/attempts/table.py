@@ -1,4 +1,4 @@
-"""The table of all attempts, and its cells."""
+"""Prints a table of all attempts, and formats its cells."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from chatbot.attempts.description import BROKEN, DAMAGED, Attempt, all_attempts, as_json
 from chatbot.commands import program
 from chatbot.config.attempts import CHECKPOINTS, ListSettings
-from chatbot.display import aligned, cut, one_line
+from chatbot.display import align_columns, cut, one_line
 
 NONE = "-"
-# The columns: heading, and its cell. "nats" are the best nats per character of validation, and "at" is their step.
+# Maps the heading of each column to a function that formats its cells. "nats" is the best validation loss in nats per
+# character, and "at" is its step.
 COLUMNS: dict[str, Callable[[Attempt], str]] = {
     "name": lambda attempt: attempt.name,
-    "data": lambda attempt: shown_data(attempt.data),
+    "data": lambda attempt: data_cell(attempt.data),
     "size": lambda attempt: NONE if attempt.rnn_size is None else f"{attempt.rnn_size}x{attempt.num_layers}",
     "weights": lambda attempt: millions(attempt.weights),
     "step": lambda attempt: number(attempt.step),
@@ -22,11 +23,11 @@ COLUMNS: dict[str, Callable[[Attempt], str]] = {
     "disk": lambda attempt: megabytes(attempt.bytes),
     "state": lambda attempt: attempt.state,
 }
-TEXTS = ("name", "data", "size", "saved", "state")  # columns that are aligned to the left
+TEXTS = ("name", "data", "size", "saved", "state")  # left-aligned columns
 
 
 def print_table(settings: ListSettings) -> None:
-    """Print the table of all attempts, or their JSON."""
+    """Print the table of all attempts, or one JSON object per attempt with --json."""
     attempts = all_attempts()
     if settings.json:
         for attempt in attempts:
@@ -38,40 +39,40 @@ def print_table(settings: ListSettings) -> None:
 
 
 def table(attempts: Sequence[Attempt]) -> list[str]:
-    """Return the lines of the table, then a line for each attempt that is broken or damaged."""
+    """Return the lines of the table, followed by a line for each broken or damaged attempt."""
     rows = [list(COLUMNS), *([cell(attempt) for cell in COLUMNS.values()] for attempt in attempts)]
     broken = [
         one_line(f"{attempt.name} is {attempt.state}: {attempt.problem}")
         for attempt in attempts
         if attempt.state in (BROKEN, DAMAGED)
     ]
-    return [*aligned(rows, [name in TEXTS for name in COLUMNS]), *([""] if broken else []), *broken]
+    return [*align_columns(rows, [name in TEXTS for name in COLUMNS]), *([""] if broken else []), *broken]
 
 
-def shown_data(names: Sequence[str]) -> str:
-    """Return the first name and the number of further ones."""
+def data_cell(names: Sequence[str]) -> str:
+    """Format file names as the first name and the number of further names."""
     if len(names) > 1:
         return f"{cut(names[0], 40)} +{len(names) - 1}"
     return names[0] if names else NONE
 
 
 def number(value: int | None) -> str:
-    """Return a number with thousands separators."""
+    """Format a number with thousands separators."""
     return NONE if value is None else f"{value:,}"
 
 
 def nats(value: float | None) -> str:
-    """Return nats per character."""
+    """Format a value in nats with three decimals."""
     return NONE if value is None else f"{value:.3f}"
 
 
 def millions(value: int | None) -> str:
-    """Return a number of weights in millions."""
+    """Format a number in millions, such as "3.2M"."""
     return NONE if value is None else f"{value / 1e6:.{1 if value >= 5e4 else 3}f}M"
 
 
 def megabytes(size: int) -> str:
-    """Return a size on the disk."""
+    """Format a number of bytes in kB, MB or GB."""
     if size >= 999.5e6:
         return f"{size / 1e9:.1f} GB"
     return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"

@@ -1,4 +1,4 @@
-"""Reads a trained model from an attempt's directory."""
+"""Loads trained models from checkpoints."""
 
 import dataclasses
 import sys
@@ -7,10 +7,10 @@ from pathlib import Path
 import tensorflow as tf
 
 from chatbot.attempts.checkpoint import (
-    better_last,
+    better_last_nats,
     check_model_size,
     check_vocabulary,
-    first_whole,
+    first_intact,
     read_group,
     read_pointer,
     saved_steps,
@@ -30,20 +30,20 @@ from chatbot.retrieval.index import Retrieval, load_retrieval
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A trained model, the settings and vocabulary that it was trained with, and the step of its checkpoint."""
+    """A trained model with its settings, its vocabulary and the step of its checkpoint."""
 
     settings: Settings
     vocabulary: Vocabulary
     model: Seq2Seq
     step: int
-    retrieval: Retrieval | None = None  # its training pairs, if the attempt has their index
+    retrieval: Retrieval | None = None  # the index of the training pairs; None if the attempt has none
 
 
 def load_trained(directory: Path) -> Trained:
-    """Load the best checkpoint in the directory of an attempt, or the last one without validation.
+    """Load the best checkpoint of an attempt, or the last one if the attempt was not validated.
 
-    If that one is damaged, another one of the attempt is loaded, and a warning printed. Raises UserError for a missing
-    or damaged directory or file.
+    If this checkpoint is damaged, a warning is printed and another checkpoint is loaded. Raises UserError if the folder
+    or a file is missing or damaged.
     """
     directory = directory.absolute()
     if not directory.is_dir():
@@ -62,25 +62,26 @@ def load_trained(directory: Path) -> Trained:
         check_vocabulary(verified_manifest(path), vocabulary.fingerprint(), path)
         assign_weights(path, weights_of(model))
 
-    step, _, damage = first_whole(directory, steps, load)
+    step, _, damage = first_intact(directory, steps, load)
     if damage is not None:
         _warn(damage.found, step)
     return Trained(settings, vocabulary, model, step, load_retrieval(directory / RETRIEVAL, vocabulary))
 
 
 def _replying_steps(directory: Path) -> list[int]:
-    """Return the steps of the checkpoints of an attempt in the order in which to try them: best, last, older ones.
+    """Return the steps of the checkpoints that can be loaded for replies, in order of preference.
 
-    A last one that is better comes first. Raises UserError when neither `best` nor `last` names one.
+    The best checkpoint comes first, followed by the last one and all others. The last one comes first if its validation
+    loss is lower; see `better_last_nats`. Raises UserError if neither `best` nor `last` points to a checkpoint.
     """
     steps: list[int] = []
     damage: UserError | None = None
-    order = (LAST, BEST) if better_last(directory) is not None else (BEST, LAST)
+    order = (LAST, BEST) if better_last_nats(directory) is not None else (BEST, LAST)
     for name in order if is_validated(directory) else (LAST,):
         try:
             steps.append(read_pointer(directory / name)["step"])
         except UserError as error:
-            if not steps:  # a damaged `last` does not matter where `best` is whole
+            if not steps:  # a damaged `last` does not matter if `best` is intact
                 damage = damage or error
     if damage is not None:
         if not steps:
@@ -89,16 +90,16 @@ def _replying_steps(directory: Path) -> list[int]:
     return [*steps, *saved_steps(directory)]
 
 
-def _warn(damage: str, used: int) -> None:
-    print(f"Warning: {damage}; the checkpoint of step {used:,} is used instead.", file=sys.stderr, flush=True)
+def _warn(damage: str, step: int) -> None:
+    print(f"Warning: {damage}; the checkpoint of step {step:,} is used instead.", file=sys.stderr, flush=True)
 
 
 def weights_of(model: Seq2Seq) -> list[tf.Variable]:
-    """Return the weights, in the order of a checkpoint."""
+    """Return the weights of a model in the order in which checkpoints store them."""
     return [variable.value for variable in model.trainable_variables]
 
 
 def assign_weights(path: Path, weights: list[tf.Variable]) -> None:
-    """Assign the values in a checkpoint to the weights. Raises DamagedError for a missing or damaged checkpoint."""
+    """Load a checkpoint into the weights of a model. Raises DamagedError if the checkpoint is missing or damaged."""
     for weight, value in zip(weights, read_group(path, "weights", [w.shape for w in weights]), strict=True):
         weight.assign(value)

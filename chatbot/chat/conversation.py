@@ -1,4 +1,4 @@
-"""A conversation with a model: questions, their replies, and what the next reply may depend on."""
+"""Stores the questions, replies and ratings of a conversation with a model."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -6,115 +6,120 @@ from pathlib import Path
 from typing import Any
 
 from chatbot.decoding.reply_text import Origin
-from chatbot.retrieval.ratings import Rating, append_rating, rating_of
+from chatbot.retrieval.ratings import Rating, append_rating, rating_record
 
 
 @dataclasses.dataclass
 class Exchange:
     """A question and its reply.
 
-    before: the turns that the model read before the question. replies: all replies to it so far, with `reply` the last.
-    rated: the record of the reply's rating in the file of ratings; None if it is not rated. model: the name of the one
-    that replied; empty if it is not known. origin: None if it is not known.
+    Attributes:
+        question: The user's question.
+        reply: The current reply, which is the last element of `replies`.
+        history: The earlier messages that the model read along with the question, oldest first.
+        replies: All replies to this question. There are several if the user asked for another reply.
+        stored_rating: The JSON object with the rating in the ratings file; None if the reply is not rated.
+        model: The name of the model that generated the reply; empty if unknown.
+        origin: Whether the reply was generated or retrieved, and from where; None if unknown.
     """
 
     question: str
     reply: str
-    before: tuple[str, ...] = ()
+    history: tuple[str, ...] = ()
     replies: list[str] = dataclasses.field(default_factory=list)
-    rated: Mapping[str, Any] | None = None
+    stored_rating: Mapping[str, Any] | None = None
     model: str = ""
     origin: Origin | None = None
 
     @property
     def rating(self) -> Rating | None:
         """The rating of the reply."""
-        return None if self.rated is None else self.rated["rating"]
+        return None if self.stored_rating is None else self.stored_rating["rating"]
 
-    def replace(self, reply: str, before: tuple[str, ...], model: str) -> None:
-        """Replace the reply by another one, which is not rated yet. before, model: of the new one."""
+    def replace_reply(self, reply: str, history: tuple[str, ...], model: str) -> None:
+        """Replace the reply with a new reply, and remove the rating."""
         self.reply = reply
-        self.before = before
+        self.history = history
         self.model = model
-        self.rated = None
+        self.stored_rating = None
         self.origin = None
         self.replies.append(reply)
 
 
 class Conversation:
-    """The questions and replies of a chat. read: the maximum number of turns that the model reads before a question."""
+    """The questions and replies of a chat.
 
-    def __init__(self, read: int) -> None:
-        self.read = read
+    Args:
+        max_turns: The maximum number of earlier messages that the model reads along with a question.
+    """
+
+    def __init__(self, max_turns: int) -> None:
+        self.max_turns = max_turns
         self.exchanges: list[Exchange] = []
 
     @property
     def last(self) -> Exchange | None:
-        """The last question and its reply."""
+        """The last question and its reply, or None if the conversation is empty."""
         return self.exchanges[-1] if self.exchanges else None
 
-    @property
-    def turns(self) -> tuple[str, ...]:
-        """The turns that the model reads before the next question, the oldest first."""
-        return self._turns_before(len(self.exchanges))
+    def context(self, end: int | None = None) -> tuple[tuple[str, ...], str]:
+        """Return the earlier messages that the model reads along with a question, and the previous reply.
 
-    @property
-    def last_reply(self) -> str:
-        """The reply before the next question, whatever the model reads; "" before the first one."""
-        return self._reply_before(len(self.exchanges))
+        Args:
+            end: The index of the question. -1 refers to the last question, and None to the next question.
 
-    @property
-    def turns_before_last(self) -> tuple[str, ...]:
-        """The turns that the model reads before the last question if it answers that again."""
-        return self._turns_before(len(self.exchanges) - 1)
-
-    @property
-    def reply_before_last(self) -> str:
-        """The reply before the last question; "" if that is the first one."""
-        return self._reply_before(len(self.exchanges) - 1)
-
-    def _reply_before(self, number: int) -> str:
-        return self.exchanges[number - 1].reply if number else ""
-
-    def _turns_before(self, number: int) -> tuple[str, ...]:
-        """Return the turns that the model reads before a question. number: of the questions before it."""
-        exchanges = self.exchanges[max(0, number - (self.read + 1) // 2) : number]
-        turns = [turn for exchange in exchanges for turn in (exchange.question, exchange.reply)]
-        return tuple(turns[max(0, len(turns) - self.read) :])
-
-    @property
-    def turns_to_learn(self) -> list[str]:
-        """The turns that the model read before the last question, from a question on, after the last bad reply.
-
-        Training learns those replies, too.
+        Returns:
+            At most `max_turns` earlier messages, oldest first, and the previous reply. The previous reply is returned
+            even if `max_turns` is 0. It is "" for the first question.
         """
-        *before, last = self.exchanges
-        read = before[max(0, len(before) - len(last.before) // 2) :]
-        bad = max((number for number, exchange in enumerate(read, 1) if exchange.rating == "bad"), default=0)
-        return [turn for exchange in read[bad:] for turn in (exchange.question, exchange.reply)]
+        exchanges = self.exchanges[:end]
+        last_exchanges = exchanges[max(0, len(exchanges) - (self.max_turns + 1) // 2) :]
+        turns = [turn for exchange in last_exchanges for turn in (exchange.question, exchange.reply)]
+        return tuple(turns[max(0, len(turns) - self.max_turns) :]), exchanges[-1].reply if exchanges else ""
+
+    @property
+    def history_to_learn(self) -> list[str]:
+        """The earlier messages to store with a rating of the last reply.
+
+        These are the messages that the model read, except those up to the last reply that was rated bad. They are left
+        out because ratings are used for training, which also learns the replies in the history.
+        """
+        *previous, last = self.exchanges
+        exchanges = previous[max(0, len(previous) - len(last.history) // 2) :]
+        start = max((number for number, exchange in enumerate(exchanges, 1) if exchange.rating == "bad"), default=0)
+        return [turn for exchange in exchanges[start:] for turn in (exchange.question, exchange.reply)]
 
     def add(
         self,
         question: str,
         reply: str,
         model: str = "",
-        rated: Mapping[str, Any] | None = None,
+        stored_rating: Mapping[str, Any] | None = None,
         origin: Origin | None = None,
     ) -> None:
-        """Add a question and its reply. model, rated, origin: as in `Exchange`."""
-        self.exchanges.append(Exchange(question, reply, self.turns, [reply], rated, model, origin))
+        """Append a question and its reply. The arguments are described in `Exchange`."""
+        history, _ = self.context()
+        self.exchanges.append(Exchange(question, reply, history, [reply], stored_rating, model, origin))
 
 
 def rate_last(path: Path, conversation: Conversation, rating: Rating, model: str, client: str | None = None) -> None:
-    """Append a rating of the last reply of a conversation to a file; it replaces another rating of this reply.
+    """Append a rating of the last reply to the ratings file. It replaces any earlier rating of this reply.
 
-    model: its name. client: who rates; None: the operator. Raises UserError if the rating cannot be written.
+    Args:
+        path: The ratings file.
+        conversation: A conversation with at least one reply.
+        rating: The new rating.
+        model: The name of the model that generated the reply.
+        client: The name of the client that rated the reply; None for the person who runs the model.
+
+    Raises:
+        UserError: If the rating cannot be written.
     """
     last = conversation.last
     assert last is not None
     if last.rating != rating:
         written_to = "" if last.origin is None else last.origin.question
-        history = conversation.turns_to_learn
-        record = rating_of(last.question, last.reply, history, rating, model, client, written_to=written_to)
-        append_rating(path, record, last.rated)
-        last.rated = record
+        history = conversation.history_to_learn
+        record = rating_record(last.question, last.reply, history, rating, model, client, written_to=written_to)
+        append_rating(path, record, last.stored_rating)
+        last.stored_rating = record

@@ -1,6 +1,4 @@
-"""A model for the faces of the chat, an attempt or an export, with what a user should know about it; and the one that
-answers in a terminal or through a pipe, which may change.
-"""
+"""Loads trained and exported models for the chat, and describes them to users."""
 
 import dataclasses
 import logging
@@ -18,34 +16,47 @@ from chatbot.config.export import THREADS_VARIABLE
 from chatbot.config.run import RunSettings
 from chatbot.corpus.workers import cores
 from chatbot.decoding.interface import Model
-from chatbot.display import counted
+from chatbot.display import pluralize
 from chatbot.errors import UserError
-from chatbot.export.manifest import MANIFEST, Manifest, folder_of
-from chatbot.inference.engine import MOST_WAITING, Engine
+from chatbot.export.manifest import MANIFEST, Manifest, open_export
+from chatbot.inference.engine import MAX_WAITING, Engine
 from chatbot.inference.request import Piece, Question
 from chatbot.inference.text_responder import TextResponder
 from chatbot.retrieval.rated_replies import RatedRetrieval
 
-# What changes when a model has a newer checkpoint: the name of its pointer, and when and how it was written.
+# Identifies a version of a model: the name, modification time and size of the file that `pointer_path` returns.
 Version = tuple[str, int, int]
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelCard:
-    """What a model was trained on, and its quality."""
+    """Describes the training data and the quality of a model.
+
+    Attributes:
+        name: The name of the training run.
+        step: The training step of the checkpoint.
+        data: The names of the training files; empty if unknown.
+        pairs: The number of training pairs; None if unknown.
+        nats_per_character: The validation loss in nats per character; None if unknown or not measured.
+        validated: Whether the validation loss was measured.
+        format: The format of an exported model; None for a model that is not exported.
+        questions: A few short training questions to suggest to users.
+    """
 
     name: str
-    step: int  # of the checkpoint
-    data: tuple[str, ...] = ()  # names of the files of training pairs; empty: not known
-    pairs: int | None = None  # None: not known
-    nats_per_character: float | None = None  # of the held-out pairs; None: not validated, or not known
+    step: int
+    data: tuple[str, ...] = ()
+    pairs: int | None = None
+    nats_per_character: float | None = None
     validated: bool = False
-    format: str | None = None  # of an export
-    questions: tuple[str, ...] = ()  # short ones that it has learned, to begin with
+    format: str | None = None
+    questions: tuple[str, ...] = ()
 
-    def line(self) -> str:
-        """Return the card as one line."""
-        parts = [f"{self.name}: {self._pairs()}" if self.data else self.name, f"step {self.step:,}"]
+    def summary(self) -> str:
+        """Return a one-line summary."""
+        pairs = "pairs" if self.pairs is None else pluralize(self.pairs, "pair")
+        files = self.data[0] if len(self.data) == 1 else f"{len(self.data)} files"
+        parts = [f"{self.name}: {pairs} from {files}" if self.data else self.name, f"step {self.step:,}"]
         if self.nats_per_character is not None:
             parts.append(f"{self.nats_per_character:.3f} nats per character on held-out pairs")
         elif not self.validated:
@@ -56,42 +67,54 @@ class ModelCard:
 
     @property
     def sources(self) -> list[str]:
-        """The names of the data for readers: those of the files without endings."""
+        """The names of the training files, without file extensions."""
         return [name.removesuffix(".gz").rpartition(".")[0] or name for name in self.data]
 
-    def name_for_readers(self, name: str) -> str:
-        """Return what readers call the model: `name`, or the data's name where nobody has chosen one."""
+    def display_name(self, name: str) -> str:
+        """Return the name to show to users.
+
+        A model with the default name is shown under the name of its training file, if there is only one file.
+        """
         return self.sources[0] if name == RunSettings.attempt and len(self.sources) == 1 else name
 
-    def _pairs(self) -> str:
-        pairs = "pairs" if self.pairs is None else counted(self.pairs, "pair")
-        return f"{pairs} of {self.data[0] if len(self.data) == 1 else f'{len(self.data)} files'}"
 
-
-def card_of_attempt(directory: Path, step: int) -> ModelCard:
-    """Return the card of an attempt. step: of the checkpoint that was loaded."""
+def attempt_card(directory: Path, step: int) -> ModelCard:
+    """Create the model card for a checkpoint of a training run."""
     attempt = read_attempt(directory)
     nats = attempt.best_nats_per_character
     questions = tuple(learned_questions(directory))
-    facts = directory.name, step, attempt.data, attempt.pairs, nats
-    return ModelCard(*facts, validated=nats is not None, questions=questions)
+    return ModelCard(directory.name, step, attempt.data, attempt.pairs, nats, nats is not None, questions=questions)
 
 
-def card_of_export(manifest: Manifest) -> ModelCard:
-    """Return the card of an export, which does not have the names of the files of training pairs."""
-    of = manifest
-    questions = tuple(manifest.questions)
-    return ModelCard(of.attempt, of.step, validated=of.validated, format=of.format, questions=questions)
+def export_card(manifest: Manifest) -> ModelCard:
+    """Create the model card for an exported model, whose training files are unknown."""
+    return ModelCard(
+        manifest.attempt,
+        manifest.step,
+        validated=manifest.validated,
+        format=manifest.format,
+        questions=tuple(manifest.questions),
+    )
 
 
 @dataclasses.dataclass(eq=False)
 class LoadedModel:
-    """A model in memory, which answers by its engine.
+    """A loaded model and the engine that runs it.
 
-    directory: of the attempt or the export. turns: the number of turns before a question that it reads. responder: has
-    the decoding settings of questions without their own. version: of the checkpoint, see `version_of`. The rest is what
-    a server knows of its use of memory: users: requests that it answers. used: the end of the last one. is_retired:
-    whether another one has taken its place. refused: the version of a newer checkpoint that could not be loaded.
+    The fields after `version` are only used by the server, which loads and unloads several models.
+
+    Attributes:
+        directory: The folder of the model.
+        card: The model card to show to users.
+        turns: The number of earlier messages that the model reads along with a question.
+        responder: Answers questions. A question without decoding settings uses those of the command line.
+        engine: Queues questions, and runs the responder in background threads.
+        version: The version of the loaded checkpoint.
+        bytes: The estimated memory usage of the model in bytes.
+        active_requests: The number of requests that are using the model.
+        last_used: The time at which the latest request ended, in seconds on the clock of the event loop.
+        is_retired: Whether the model accepts no new requests, because it is being unloaded or replaced.
+        rejected_version: The version of a newer checkpoint that failed to load.
     """
 
     directory: Path
@@ -101,14 +124,14 @@ class LoadedModel:
     engine: Engine
     version: Version | None = None
     bytes: int = 0
-    users: int = 0
-    used: float = 0.0
+    active_requests: int = 0
+    last_used: float = 0.0
     is_retired: bool = False
-    refused: Version | None = None
+    rejected_version: Version | None = None
 
 
 def load_chosen(attempt: str, export: str | None, decoding: DecodingSettings, ratings: Path = RATINGS) -> LoadedModel:
-    """Load the export of --export, or without one the attempt of --attempt, as `load_model` does."""
+    """Load the model that is named by --export or, without that flag, by --attempt. See `load_model`."""
     directory = trained_directory(attempt) if export is None else Path(export)
     return load_model(directory, decoding, ratings, is_export=export is not None)
 
@@ -117,24 +140,31 @@ def load_model(
     directory: Path,
     decoding: DecodingSettings = DecodingSettings(),  # noqa: B008  # immutable
     ratings: Path | None = RATINGS,
-    most_waiting: int = MOST_WAITING,
+    most_waiting: int = MAX_WAITING,
     is_export: bool = False,
 ) -> LoadedModel:
-    """Load an export, a folder or a zip, without TensorFlow, or the best checkpoint of an attempt.
+    """Load the best checkpoint of a training run, or an exported model. Exported models do not require TensorFlow.
 
-    decoding: of questions that have none of their own, with the model's default search if it chooses none. ratings: the
-    file whose ratings change what is looked up; None: there is none. most_waiting: as for `Engine`. is_export: whether
-    it must be an export. Raises UserError for a missing or damaged directory, and for settings that the model does not
-    admit.
+    Args:
+        directory: The folder of the training run, or the folder or zip file of the exported model.
+        decoding: The decoding settings for questions without their own. If these settings do not choose between beam
+            search, sampling and retrieval, the model's default is used.
+        ratings: The file with users' ratings of replies. Retrieval prefers replies rated good and avoids those rated
+            bad. None to ignore ratings.
+        most_waiting: The maximum number of queued questions per client. See `Engine`.
+        is_export: Whether to accept only exported models.
+
+    Raises:
+        UserError: If the directory is missing or damaged, or if the model does not support the settings.
     """
-    version = version_of(directory)
+    version = checkpoint_version(directory)
     model: Model
     if is_export or directory.is_file() or (directory / MANIFEST).exists():
-        from chatbot.export.runtime import load_export
+        from chatbot.export.exported import load_export
 
-        directory = folder_of(directory)
+        directory = open_export(directory)
         manifest, settings, vocabulary, model, retrieval = load_export(directory)
-        card = card_of_export(manifest)
+        card = export_card(manifest)
         names = [manifest.attempt, directory.name]
     else:
         from chatbot.memory import let_gpu_memory_grow
@@ -142,7 +172,8 @@ def load_model(
 
         import_tensorflow()
         let_gpu_memory_grow()
-        logging.getLogger("tensorflow").setLevel(logging.ERROR)  # it warns of many graphs, but each setting has its own
+        # Each kind of search needs its own graph, and TensorFlow would warn that there are many graphs.
+        logging.getLogger("tensorflow").setLevel(logging.ERROR)
         from chatbot.attempts.trained import load_trained
         from chatbot.inference.tensorflow_model import TensorFlowModel
 
@@ -152,7 +183,7 @@ def load_model(
         settings = trained.settings
         vocabulary = trained.vocabulary
         retrieval = trained.retrieval
-        card = card_of_attempt(directory, trained.step)
+        card = attempt_card(directory, trained.step)
         names = [directory.name]
     if retrieval is not None and ratings is not None:
         retrieval = RatedRetrieval(directory / RETRIEVAL, vocabulary, settings, ratings, *names)
@@ -162,14 +193,18 @@ def load_model(
     return LoadedModel(directory, card, settings.encoding.history, responder, engine, version)
 
 
-def pointer_of(directory: Path) -> Path:
-    """Return the file of a model that changes with its checkpoint: with validation, the one that names the best."""
+def pointer_path(directory: Path) -> Path:
+    """Return the path of the file that changes whenever a model has a new checkpoint.
+
+    For a training run, this file contains the name of the best checkpoint, or of the last one if there is no
+    validation. For an exported model, it is the manifest.
+    """
     return next((directory / name for name in (MANIFEST, BEST) if (directory / name).exists()), directory / LAST)
 
 
-def version_of(directory: Path) -> Version | None:
-    """Return what changes when a model has a newer checkpoint; None without one."""
-    path = pointer_of(directory)
+def checkpoint_version(directory: Path) -> Version | None:
+    """Return the version of a model's checkpoint, or None if there is no checkpoint."""
+    path = pointer_path(directory)
     try:
         status = path.stat()
     except OSError:
@@ -178,9 +213,12 @@ def version_of(directory: Path) -> Version | None:
 
 
 class CurrentModel:
-    """The model that answers, which may change, and the decoding settings of replies.
+    """The model that answers questions in a terminal or a pipe. It can be replaced while the chat runs.
 
-    decoding: as they were chosen. follow: whether `update` takes newer checkpoints.
+    Args:
+        model: The model to start with.
+        decoding: The user's decoding settings. See `load_model`.
+        follow: Whether `update` loads newer checkpoints.
     """
 
     def __init__(self, model: LoadedModel, decoding: DecodingSettings, follow: bool = False) -> None:
@@ -189,67 +227,82 @@ class CurrentModel:
         self._follow = follow
 
     @property
-    def used_decoding(self) -> DecodingSettings:
-        """The settings of replies, with the model's default search if none was chosen."""
+    def effective_decoding(self) -> DecodingSettings:
+        """The user's decoding settings, completed with the defaults of the model."""
         return self.model.responder.completed(self.decoding)
 
     def set_decoding(self, decoding: DecodingSettings) -> None:
-        """Set the settings of replies. Raises UserError for those that the model does not admit."""
+        """Change the decoding settings. Raises UserError if the model does not support them."""
         self.model.responder.completed(decoding)
         self.decoding = decoding
 
     def pieces(self, text: str, history: Sequence[str], last_reply: str, **fields: Any) -> Iterator[Piece]:
-        """Ask, and yield the pieces of the replies. fields: of `Question`, by default with the settings of replies."""
+        """Ask a question, and yield parts of the replies as they are generated.
+
+        Args:
+            text: The text of the question.
+            history: The earlier messages that the model reads along with the question.
+            last_reply: The previous reply, even if it is missing from `history`.
+            **fields: Other fields of `Question`. The default of `decoding` is `effective_decoding`.
+        """
         return self.model.engine.pieces(
-            Question(text, tuple(history), last_reply, **{"decoding": self.used_decoding, **fields})
+            Question(text, tuple(history), last_reply, **{"decoding": self.effective_decoding, **fields})
         )
 
     def close(self) -> None:
-        """Compute nothing more."""
+        """Stop the threads of the model."""
         self.model.engine.close()
 
     def switch(self, name: Path) -> None:
-        """Take another model. name: of an attempt, or the directory of an attempt or an export.
+        """Switch to another model.
 
-        Raises UserError for a model that cannot be loaded or does not admit the settings; the old one stays.
+        Args:
+            name: The name of a training run, or the folder of a training run or an exported model.
+
+        Raises:
+            UserError: If the model cannot be loaded or does not support the settings. The old model remains in use.
         """
         directory = name if (name / MANIFEST).exists() else trained_directory(str(name), "/model")
-        self._take(load_model(directory, self.decoding))
+        self._replace(load_model(directory, self.decoding))
 
-    def update(self, say: Callable[[str], None]) -> None:
-        """Take a newer checkpoint if there is one. say: gets the line that says so, or why it cannot be loaded.
+    def update(self, notify: Callable[[str], None]) -> None:
+        """Load the newest checkpoint if it is newer than the loaded one.
 
-        Then the old one stays, and the next call does not try it again.
+        If loading fails, the loaded checkpoint remains in use, and the newer one is not tried again.
+
+        Args:
+            notify: Called with a one-line message that says whether loading succeeded.
         """
         directory = self.model.directory
         step = self.model.card.step
-        version = version_of(directory)
-        if not self._follow or (directory / MANIFEST).exists() or version in (self.model.version, self.model.refused):
+        version = checkpoint_version(directory)
+        known_versions = self.model.version, self.model.rejected_version
+        if not self._follow or (directory / MANIFEST).exists() or version in known_versions:
             return
-        self.model.refused = version
+        self.model.rejected_version = version
         try:
-            if read_pointer(pointer_of(directory))["step"] == step:
+            if read_pointer(pointer_path(directory))["step"] == step:
                 return
             model = load_model(directory, self.decoding)
         except UserError as error:
-            say(f"Warning: {error}")
+            notify(f"Warning: {error}")
             return
-        if model.card.step == step:  # the newer one is damaged, as a warning has said
+        if model.card.step == step:  # The newer checkpoint is damaged; `load_model` has printed a warning.
             model.engine.close()
             return
-        self._take(model)
-        say(f"The checkpoint of step {model.card.step:,} answers now, instead of that of step {step:,}.")
+        self._replace(model)
+        notify(f"Now using the checkpoint of step {model.card.step:,} instead of step {step:,}.")
 
-    def _take(self, model: LoadedModel) -> None:
+    def _replace(self, model: LoadedModel) -> None:
         self.model.engine.close()
         self.model = model
 
 
 def limit_threads() -> None:
-    """Compute an operation of a model with half of the cores, unless the environment has TF_NUM_INTRAOP_THREADS.
+    """Limit each operation of a model to half of the CPU cores, unless TF_NUM_INTRAOP_THREADS is set.
 
-    To be called before TensorFlow computes anything, and before an export is read. The operations of a reply are short,
-    and threads that wait for each other take more time than they save: with one thread on two cores, a reply takes 0.55
-    to 0.9 of the time with TensorFlow.
+    Call this function before using TensorFlow or loading an exported model. Using fewer threads is faster, because
+    decoding consists of many short operations, and synchronising threads takes longer than they save. On two cores,
+    TensorFlow generates a reply with one thread in 55% to 90% of the time that it needs with two threads.
     """
     os.environ.setdefault(THREADS_VARIABLE, str(max(1, cores() // 2)))

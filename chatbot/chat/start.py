@@ -1,4 +1,4 @@
-"""Starts a chat in a terminal or through a pipe, the reply to one question, or the server."""
+"""Runs a chat in a terminal or a pipe, answers the question on the command line, or starts the server."""
 
 import collections
 import contextlib
@@ -20,42 +20,42 @@ from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 
 
 def start(settings: ChatSettings) -> int:
-    """Talk, answer or serve, as the settings say, and return the exit code. Raises UserError."""
+    """Start the chat, answer one question, or start the server, depending on the settings. Returns the exit code."""
     limit_threads()
     if settings.server.serve is not None:
         try:
             from chatbot.chat.server.run import serve
         except ModuleNotFoundError as error:
-            raise UserError(f'--serve: {error}; run `make serve`, or pip install "duida[serve]"') from error
+            raise UserError(f'--serve: {error}; run `make serve`, or pip install ".[serve]"') from error
         return serve(settings)
     model = load_chosen(settings.attempt, settings.export, settings.decoding)
-    settings.turns_of(model.turns)  # or UserError
+    settings.turns_of(model.turns)  # Raises UserError if --history is too large for the model.
     return ask(model, settings) if settings.question else chat(model, settings)
 
 
 def chat(model: LoadedModel, settings: ChatSettings) -> int:
-    """Talk until the input ends, or until Ctrl-C is pressed twice at the prompt. Returns the exit code, always 0."""
-    if sys.stdin is None:  # no console, as under Windows' pythonw
+    """Chat until the input ends, or until the user presses Ctrl-C twice at the prompt. Always returns exit code 0."""
+    if sys.stdin is None:  # There is no console, for example under pythonw on Windows.
         return 0
     set_encoding(sys.stdin)
     set_encoding(sys.stdout)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if isinstance(sys.stdin, io.TextIOWrapper) and not sys.stdin.isatty():
-        sys.stdin.reconfigure(newline="\n")  # Windows would end a line at a lone "\r", too
-    read = settings.turns_of(model.turns)
+        sys.stdin.reconfigure(newline="\n")  # By default, Python on Windows also ends lines at a lone "\r".
+    max_turns = settings.turns_of(model.turns)
     try:
         with contextlib.closing(CurrentModel(model, settings.decoding, settings.follow)) as current:
             if sys.stdin.isatty():
-                _converse(current, read)
+                _run_terminal(current, max_turns)
             else:
-                answer_lines(current, read, sys.stdin, sys.stdout)
+                answer_lines(current, max_turns, sys.stdin, sys.stdout)
     except KeyboardInterrupt:
         print(file=sys.stderr)
     return 0
 
 
 def ask(model: LoadedModel, settings: ChatSettings) -> int:
-    """Print the reply to the question of the settings, as text or as JSON. Returns the exit code, always 0."""
+    """Print the reply to the question on the command line, as text or JSON. Always returns exit code 0."""
     set_encoding(sys.stdout)
     with contextlib.closing(model.engine):
         (reply,) = model.engine.pieces(Question(settings.question, n_best=1))
@@ -67,21 +67,19 @@ def ask(model: LoadedModel, settings: ChatSettings) -> int:
     return 0
 
 
-def _converse(model: CurrentModel, read: int) -> None:
-    from chatbot.chat.terminal.commands import respond
+def _run_terminal(model: CurrentModel, max_turns: int) -> None:
+    from chatbot.chat.terminal.commands import handle_line
     from chatbot.chat.terminal.prompt import line_reader
     from chatbot.chat.terminal.session import Screen, Session
 
     screen = Screen()
-    session = Session(model, read, screen)
+    session = Session(model, max_turns, screen)
     session.introduce()
     try:
         "中文".encode(sys.stdout.encoding)
     except UnicodeEncodeError:
-        screen.note(
-            f"This terminal is in {sys.stdout.encoding}, without Chinese; LC_ALL=C.UTF-8 gives it all characters."
-        )
-    screen.note("/help lists the commands; Ctrl-D or /exit exits.")
+        screen.note(f"The terminal's encoding {sys.stdout.encoding} does not support Chinese; set LC_ALL=C.UTF-8.")
+    screen.note("/help lists all commands; Ctrl-D or /exit ends the chat.")
     read_line = line_reader()
     interrupted = False
     while not session.finished:
@@ -93,25 +91,30 @@ def _converse(model: CurrentModel, read: int) -> None:
             if interrupted:
                 raise
             interrupted = True
-            screen.note("Ctrl-C again, Ctrl-D or /exit exits.")
+            screen.note("Press Ctrl-C again or Ctrl-D to end the chat.")
             continue
         interrupted = False
         try:
             with as_user_errors():
-                respond(session, line)
+                handle_line(session, line)
         except UserError as error:
             screen.error(error)
         except KeyboardInterrupt:
             screen.note("Stopped.")
 
 
-def answer_lines(model: CurrentModel, history: int, questions: Iterable[str], replies: TextIO) -> None:
-    """Write one reply line for each question, the best one, before the next question is read.
+def answer_lines(model: CurrentModel, max_turns: int, questions: Iterable[str], replies: TextIO) -> None:
+    """Answer one question per line, and write each reply before reading the next question.
 
-    A line without visible characters ends the conversation; the next line begins another. history: the maximum number
-    of turns that the model reads before a question.
+    A blank line starts a new conversation.
+
+    Args:
+        model: The model that answers.
+        max_turns: The maximum number of earlier messages that the model reads along with a question.
+        questions: The questions, one per line.
+        replies: The stream to write the replies to, one per line.
     """
-    turns: collections.deque[str] = collections.deque(maxlen=history)
+    turns: collections.deque[str] = collections.deque(maxlen=max_turns)
     in_terminal = replies.isatty()
     for question in questions:
         model.update(functools.partial(print, file=sys.stderr, flush=True))
@@ -125,10 +128,10 @@ def answer_lines(model: CurrentModel, history: int, questions: Iterable[str], re
 
 
 def set_encoding(stream: TextIO | None) -> None:
-    """Set a pipe or a file to UTF-8 on every system. A console keeps its encoding, which may be GBK, but not ASCII.
+    """Use UTF-8 if a stream is a pipe or a file. A console keeps its own encoding, such as GBK, unless it is ASCII.
 
-    PYTHONIOENCODING in the environment takes precedence. Characters that cannot be encoded or decoded are replaced.
+    The environment variable PYTHONIOENCODING overrides this choice. Characters that cannot be encoded are replaced.
     """
     if isinstance(stream, io.TextIOWrapper):
-        keep = (stream.isatty() and not in_c_locale(stream)) or "PYTHONIOENCODING" in os.environ
-        stream.reconfigure(encoding=None if keep else "utf-8", errors="replace")
+        keeps_encoding = (stream.isatty() and not in_c_locale(stream)) or "PYTHONIOENCODING" in os.environ
+        stream.reconfigure(encoding=None if keeps_encoding else "utf-8", errors="replace")

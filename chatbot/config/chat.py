@@ -1,4 +1,4 @@
-"""The settings of chat.py: of the chat in a terminal, of the server, and of the bots."""
+"""Settings of the chat in a terminal, the server and the bots."""
 
 import contextlib
 import dataclasses
@@ -13,54 +13,76 @@ from chatbot.config.export import ZIP
 from chatbot.errors import UserError
 from chatbot.flags import Flags, flag_of, flags_of, setting
 
-RUN = "run"
-
 
 @dataclasses.dataclass(frozen=True)
 class ServeSettings(Flags):
-    """The settings of the server of the API and the page. Raises UserError for a flag without --serve."""
+    """Settings of the server. Raises UserError if one of them is set, but --serve is not."""
 
     serve: str | None = setting(
         None,
-        "serve OpenAI's API and a page at this address",
-        unset="none, of `serve` 127.0.0.1:8000",
+        "serve an OpenAI-compatible API and a web page at this address",
+        unset="off; 127.0.0.1:8000 with `duida serve`",
         group="server",
         metavar="HOST:PORT",
     )
-    port: int | None = setting(None, "the port, in place of that of the address", least=1, most=65535)
-    also: tuple[str, ...] = setting((), "further attempts that requests and the page may choose", metavar="NAME")
-    all_attempts: bool = setting(False, "let them choose among all attempts in checkpoints/, also later ones")
-    no_ratings: bool = setting(False, "collect no ratings of replies")
-    live_ratings: bool = setting(False, "let ratings change replies where no key is needed, too")
+    port: int | None = setting(
+        None, "port on which the server listens", metavar="PORT", unset="the port in --serve", minimum=1, maximum=65535
+    )
+    also: tuple[str, ...] = setting((), "names of additional attempts that clients can select", metavar="NAME")
+    all_attempts: bool = setting(
+        False, "let clients select any attempt in checkpoints/, including attempts created later"
+    )
+    no_ratings: bool = setting(False, "do not collect user ratings of replies")
+    live_ratings: bool = setting(False, "let user ratings influence replies even if no API key is required")
     api_key_file: str | None = setting(
-        None, "file of keys, one per line; requests of the API need one of them as bearer", metavar="FILE"
+        None, "file of API keys, one per line; API requests must send a key as their bearer token", metavar="FILE"
     )
     cors_origin: tuple[str, ...] = setting(
-        (), "origins of web pages that may use the API, such as https://example.org", metavar="ORIGIN"
+        (), "origins of web pages that may call the API (CORS), such as https://example.org", metavar="ORIGIN"
     )
     allowed_host: tuple[str, ...] = setting(
-        (), "names for this server beside localhost and addresses", unset="any, on 127.0.0.1 none", metavar="NAME"
+        (),
+        "host names accepted in the Host header, besides localhost and IP addresses",
+        unset="any; none on 127.0.0.1",
+        metavar="HOST",
     )
     trusted_proxy: tuple[str, ...] = setting(
-        (), "addresses or networks of proxies whose X-Forwarded-For names the client", metavar="ADDRESS"
+        (), "addresses or networks of proxies whose X-Forwarded-For header is trusted", metavar="ADDRESS"
     )
     rate_limit: int = setting(
-        0, "replies a minute of one client; beyond it status 429; 0: no limit", least=0, most=10**6
+        0,
+        "maximum number of replies per client per minute; further requests get status 429; 0 means no limit",
+        minimum=0,
+        maximum=10**6,
     )
-    queue: int = setting(256, "requests that are computed or wait at once; beyond it status 429", least=1, most=10**5)
-    request_timeout: float = setting(60.0, "seconds for a request, also while the server stops", above=0, most=3600)
+    queue: int = setting(
+        256,
+        "maximum number of running and queued requests; further requests get status 429",
+        minimum=1,
+        maximum=10**5,
+    )
+    request_timeout: float = setting(
+        60.0,
+        "timeout of each request in seconds; a shutdown waits this long for running requests",
+        above=0,
+        maximum=3600,
+    )
     serve_memory: int | None = setting(
-        None, "megabytes for models in memory at once", unset="half of the machine's", least=1, metavar="MB"
+        None,
+        "memory limit for all loaded models, in megabytes",
+        unset="half of the machine's memory",
+        minimum=1,
+        metavar="MB",
     )
-    log_access: bool = setting(False, "print each request as one line to standard error, with its X-Request-ID")
-    log_conversations: bool = setting(False, "print each question and its replies as one JSON object a line")
+    log_access: bool = setting(False, "log each request with its X-Request-ID to standard error")
+    log_conversations: bool = setting(False, "print each question and its replies as a JSON object on its own line")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.serve is None:
             for field in dataclasses.fields(self):
                 if getattr(self, field.name) != field.default:
-                    raise UserError(f"{flag_of(field.name)}: for the server; add --serve HOST:PORT")
+                    raise UserError(f"{flag_of(field.name)}: only for the server; add --serve HOST:PORT")
             return
         _ = self.address
         for origin in self.cors_origin:
@@ -77,10 +99,7 @@ class ServeSettings(Flags):
 
     @property
     def address(self) -> tuple[str, int]:
-        """The host and the port of --serve, or of --port. An IPv6 host is in brackets.
-
-        Raises UserError for text that has not both.
-        """
+        """Host and port of the server. Raises UserError if --serve is not of the form HOST:PORT."""
         host, _, port = (self.serve or "").rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         with contextlib.suppress(ValueError):
@@ -88,40 +107,43 @@ class ServeSettings(Flags):
                 ipaddress.ip_address(host)
             if host and port.isascii() and port.isdecimal() and int(port) <= 65535:
                 return host, int(port) if self.port is None else self.port
-        raise UserError(f"--serve {self.serve}: expected HOST:PORT, such as 127.0.0.1:8000 or [::1]:8000")
+        raise UserError(
+            f"--serve {self.serve}: expected HOST:PORT, a port of at most 65535, such as 127.0.0.1:8000 or [::1]:8000"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
 class AnsweringSettings(Flags):
-    """The model that answers. Raises UserError for two of them."""
+    """The model to chat with: an attempt (a named training run) or an exported model."""
 
-    attempt: str = setting("default", "the training run that answers: its name, or the path of its folder", group=RUN)
+    attempt: str = setting("default", "attempt to chat with: its name or folder", group="run")
     export: str | None = setting(
-        None, "instead of --attempt: an export to ONNX, which needs no TensorFlow: a folder or a .zip", metavar="PATH"
+        None, "ONNX export (a folder or .zip file) to use instead of an attempt, without TensorFlow", metavar="PATH"
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.export is not None and self.attempt != AnsweringSettings.attempt:
-            raise UserError(f"--attempt {self.attempt} and --export {self.export}: give one of the two")
+            raise UserError(f"--attempt {self.attempt} and --export {self.export} are mutually exclusive; use only one")
 
 
 @dataclasses.dataclass(frozen=True)
 class ChatSettings(AnsweringSettings):
-    """The settings of chat.py."""
+    """Settings of `duida chat`, `ask` and `serve`."""
 
     json: bool = setting(
         False,
-        "print reply, score and looked_up, the question that a reply answered, as JSON; for a question",
-        group=RUN,
+        "print the reply as a JSON object with the fields reply, score and looked_up (the matching training question)",
+        group="run",
     )
-    words: tuple[str, ...] = setting(
-        (), "an export to talk to, if it ends in .zip; or a question, whose reply is printed", metavar="WORD"
-    )
+    words: tuple[str, ...] = setting((), "question to answer, or the .zip file of an export to use", metavar="WORD")
     history: int | None = setting(
-        None, "number of turns that are read with a question, at most the attempt's", unset="the attempt's", least=0
+        None,
+        "number of previous turns that the model reads with each question",
+        unset="the attempt's --history, which is also the maximum",
+        minimum=0,
     )
-    follow: bool = setting(False, "take the newer checkpoints of an attempt that is being trained, between replies")
+    follow: bool = setting(False, "load newer checkpoints between replies while the attempt is still training")
     decoding: DecodingSettings = dataclasses.field(default_factory=DecodingSettings)
     server: ServeSettings = dataclasses.field(default_factory=ServeSettings)
 
@@ -132,50 +154,59 @@ class ChatSettings(AnsweringSettings):
         object.__setattr__(self, "export", exports[0] if exports else None)  # the class is frozen
         super().__post_init__()
         if self.json and not self.question:
-            raise UserError("--json: for the reply to a question; give one, or leave --json out")
+            raise UserError("--json: needs a question; give one, or leave --json out")
         if self.server.serve is not None and self.question:
-            raise UserError(f"{self.question[:40]!r}: a server is asked by requests; leave the question out")
+            raise UserError(f"{self.question[:40]!r}: a server answers requests; leave the question out")
         if self.server.serve is not None and self.decoding.n_best > 1:
             raise UserError(
-                "--n-best and --serve: a request asks for several replies by its field n; leave --n-best out"
+                "--n-best and --serve: requests set the number of replies by their field n; leave --n-best out"
             )
         if self.server.serve is not None and self.follow:
-            raise UserError("--follow and --serve: a server takes newer checkpoints by itself; leave --follow out")
+            raise UserError("--follow and --serve: a server loads newer checkpoints automatically; leave --follow out")
         if self.export is not None and self.follow:
             raise UserError(f"--follow and --export {self.export}: an export has no newer checkpoints; give --attempt")
 
     @property
     def question(self) -> str:
-        """The question on the command line; "" without one."""
+        """The question on the command line, or an empty string."""
         return " ".join(word for word in self.words if not word.endswith(ZIP))
 
     def turns_of(self, trained: int) -> int:
-        """Return the number of turns to remember. trained: the attempt's --history, or fewer, else UserError."""
+        """Return how many previous turns the model reads. Raises UserError if it was trained with fewer turns."""
         if self.history is not None and self.history > trained:
-            which = f"--attempt {self.attempt}" if self.export is None else f"the attempt of --export {self.export}"
+            model = f"--attempt {self.attempt}" if self.export is None else f"the attempt of --export {self.export}"
             if not trained:
-                raise UserError(f"--history {self.history}: {which} reads one question at a time; leave --history out")
+                raise UserError(f"--history {self.history}: {model} reads one question at a time; leave --history out")
             raise UserError(
-                f"--history {self.history}: {which} was trained with --history {trained}; give at most as many"
+                f"--history {self.history}: {model} was trained with --history {trained}; give at most {trained}"
             )
         return trained if self.history is None else self.history
 
 
 @dataclasses.dataclass(frozen=True)
 class BotSettings(AnsweringSettings):
-    """The settings of the Telegram bot: the service, the model, and limits of conversations."""
+    """Settings of the Telegram bot."""
 
-    token_file: str = setting(..., "a file with the token that @BotFather gave", group="service", metavar="FILE")
-    api_url: str = setting("https://api.telegram.org", "the Bot API, or a Bot API server of your own", metavar="URL")
+    token_file: str = setting(..., "file that contains the token from @BotFather", group="service", metavar="FILE")
+    api_url: str = setting(
+        "https://api.telegram.org", "URL of the Telegram Bot API, or of your own Bot API server", metavar="URL"
+    )
     ratings: str = setting(
-        "data/ratings.jsonl", "/good and /bad append the question and its reply to this file", group=RUN, metavar="FILE"
+        "data/ratings.jsonl",
+        "file to which the commands /good and /bad append the question and the reply",
+        group="run",
+        metavar="FILE",
     )
     conversations: int = setting(
-        1000, "conversations in memory; beyond it, the oldest is forgotten", group="limits", least=1, most=1_000_000
+        1000,
+        "maximum number of conversations in memory; above it, the oldest conversation is dropped",
+        group="limits",
+        minimum=1,
+        maximum=1_000_000,
     )
-    forget_minutes: float = setting(60.0, "a conversation is forgotten after R minutes without a message", above=0)
-    messages_per_minute: int = setting(20, "messages of a conversation that are answered in a minute", least=1)
-    reply_seconds: float = setting(30.0, "time limit of a reply", above=0, most=3600)
+    forget_minutes: float = setting(60.0, "drop a conversation after R minutes without a message", above=0)
+    messages_per_minute: int = setting(20, "maximum number of messages answered per conversation per minute", minimum=1)
+    reply_seconds: float = setting(30.0, "timeout for each reply, in seconds", above=0, maximum=3600)
     decoding: DecodingSettings = dataclasses.field(default_factory=DecodingSettings)
 
     def __post_init__(self) -> None:
@@ -192,41 +223,38 @@ class BotSettings(AnsweringSettings):
 CHAT = CommandLine(
     ChatSettings,
     "chat",
-    "",
-    "--attempt weibo",
-    "words attempt export history follow beam_size temperature top_k top_p seed stop retrieve n_best serve",
+    example="--attempt weibo",
+    common="words attempt export history follow beam_size temperature top_k top_p seed stop retrieve n_best serve",
     positional="words",
 )
 ASK = CommandLine(
     ChatSettings,
     "ask",
-    "",
-    "--attempt weibo 你好",
-    "words attempt export json beam_size temperature top_k top_p seed stop retrieve",
+    example="--attempt weibo 你好",
+    common="words attempt export json beam_size temperature top_k top_p seed stop retrieve",
     positional="words",
     without=f"history follow n_best {' '.join(flags_of(ServeSettings))}",
 )
 SERVE = CommandLine(
     ChatSettings,
     "serve",
-    "",
-    "--attempt weibo",
-    "words attempt export also beam_size temperature top_p retrieve port serve api_key_file cors_origin allowed_host",
+    example="--attempt weibo",
+    common="words attempt export also beam_size temperature top_p retrieve port serve api_key_file cors_origin "
+    "allowed_host",
     positional="words",
     without="n_best follow json",
 )
 TELEGRAM = CommandLine(
     BotSettings,
     "bot telegram",
-    "",
-    "--attempt weibo --token-file telegram-token",
-    "token_file attempt export ratings messages_per_minute",
+    example="--attempt weibo --token-file telegram-token",
+    common="token_file attempt export ratings messages_per_minute",
     without="n_best",
 )
 
 
 def ask_settings(arguments: Sequence[str] | None = None) -> ChatSettings:
-    """Parse the flags of a question. Raises UserError without one."""
+    """Parse the flags of `duida ask`. Raises UserError if there is no question."""
     settings = ASK.parse(arguments)
     if not settings.question.strip():
         raise UserError(f"no question; give one, such as `{ASK.prog} 你好`")
@@ -234,5 +262,5 @@ def ask_settings(arguments: Sequence[str] | None = None) -> ChatSettings:
 
 
 def serve_settings(arguments: Sequence[str]) -> ChatSettings:
-    """Parse the flags of chat.py for the server, by default on the loopback interface. Raises UserError."""
+    """Parse the flags of `duida serve`. By default, the server accepts connections only from this machine."""
     return SERVE.parse(["--serve", "127.0.0.1:8000", *arguments])

@@ -1,4 +1,4 @@
-"""Settings of the corpus: its files, and how its text is cleaned, tokenised, encoded and cached."""
+"""Settings of a corpus: its files, and how its text is cleaned, tokenised, encoded and cached."""
 
 import codecs
 import dataclasses
@@ -8,33 +8,30 @@ from chatbot.command_line import CommandLine
 from chatbot.errors import UserError
 from chatbot.flags import Flags, setting
 
-DATA = "data"
-TEXT = "text"
 CACHE = Path("data/cache")
-LEAST_VOCABULARY = 262  # special tokens, 256 bytes, and the token of a space
-HISTORY_MARKS = 2  # tokens of a vocabulary with history
-MOST_HISTORY = 1_000
+MIN_VOCABULARY = 262  # minimum size of a vocabulary: special tokens, 256 bytes, and the space token
+HISTORY_MARKS = 2  # number of additional tokens that mark speakers in a conversation history
+MAX_HISTORY = 1_000
 
-# Formats of files of pairs. `chatbot.corpus.reading.detect.reader_of` has their readers.
+# Names of file formats. `chatbot.corpus.reading.read.FORMATS` contains the function that reads each format.
 FORMATS = (
     *("tsv", "csv", "jsonl", "json", "yaml", "conv", "lines", "qa", "douban", "eou", "turns", "parlai", "template"),
     *("srt", "ass", "whatsapp", "telegram", "wechat-mail", "qq", "qqnt", "qq-chat-exporter", "weflow"),
     *("wechatexporter", "discord", "line", "kakaotalk", "hexchat", "imessage"),
 )
-# Rules that change the text of an utterance, in the order in which they are applied.
+# Cleaning rules that change the text of an utterance, in the order in which they are applied.
 TEXT_RULES = {
-    "markup": "tags and entities of HTML, **bold** of Markdown, the number of a list's item, and a written-out \\n or "
-    "_comma_ become what they stand for",
-    "nfkc": "Unicode NFKC: full-width letters and punctuation become ASCII",
-    "control": "control characters become spaces, and invisible format characters are deleted",
-    "spaces": "spaces next to Chinese characters are removed; automatic for a corpus with spaces between its words",
-    "simplified": "traditional characters become simplified; needs OpenCC",
-    "urls": "web addresses are removed",
-    "names": "@names are removed where their end is clear, including Weibo's //@name: and 回复@name:",
-    "punctuation": "repeated punctuation is shortened: ！！！ to ！, and to at most three dots",
+    "markup": "strip HTML and Markdown",
+    "nfkc": "apply Unicode NFKC normalisation",
+    "control": "remove control characters",
+    "spaces": "remove spaces next to Chinese characters",
+    "simplified": "convert to simplified Chinese",
+    "urls": "remove web addresses",
+    "names": "remove @names",
+    "punctuation": "shorten repeated punctuation",
 }
-# Rules that drop pairs.
-PAIR_RULES = {"equal": "pairs whose answer equals the question", "duplicates": "repeated pairs; the first one stays"}
+# Cleaning rules that drop pairs.
+PAIR_RULES = {"equal": "drop pairs whose question equals the answer", "duplicates": "drop repeated pairs"}
 NONE = "none"
 AUTO = "auto"
 PIECES = "pieces"
@@ -42,52 +39,53 @@ PIECES = "pieces"
 
 @dataclasses.dataclass(frozen=True)
 class FileSettings(Flags):
-    """Files of pairs, and how they are read. Raises UserError for a value out of range."""
+    """Files of pairs, and options for reading them."""
 
     data: tuple[str, ...] = setting(
         (),
-        "files, folders or globs of pairs, in any usual format",
+        "files, folders or glob patterns of question-answer pairs, in any common format",
         unset="the Chinese ChatterBot corpus",
-        group=DATA,
+        group="data",
         metavar="FILE",
     )
     columns: tuple[str, ...] = setting(
         (),
-        "columns or fields of the question and the answer, by name or by number from 1",
+        "columns or fields that contain the question and the answer: two names, or two numbers counted from 1",
         unset="detected",
         count=2,
         metavar="COLUMN",
     )
     encoding: str | None = setting(
-        None, "encoding of all files, such as gb18030, big5 or utf-16", unset="detected", metavar="CODEC"
+        None, "character encoding of all files, such as gb18030, big5 or utf-16", unset="detected", metavar="CODEC"
     )
     format: str | None = setting(
         None, f"format of all files: {', '.join(FORMATS)}", unset="detected", choices=FORMATS, metavar="FORMAT"
     )
     map: str | None = setting(
         None,
-        "what to read from the objects or rows of all files, in JMESPath: '{question: q, answer: a}', "
-        "'messages[].{speaker: from, text: body, time: date}', '{id: id, parent: reply_to, text: text}', "
-        "'dialog[].text'",
+        "JMESPath expression that selects the pairs or messages, such as '{question: q, answer: a}' or "
+        "'messages[].{speaker: from, text: body, time: date}'",
         once=True,
         metavar="EXPRESSION",
     )
     head: str | None = setting(
         None,
-        "the line above or before each message of a text, such as '{name} ({time}):', or before each answer, such as "
+        "pattern of the line above each message, such as '{name} ({time}):', or above each answer, such as "
         "'## {question}'",
         once=True,
         metavar="PATTERN",
     )
     dates: str | None = setting(
         None,
-        "whether the day or the month comes first in the dates of chats, for files in which no date tells",
+        "order of day and month in the dates of chat messages",
+        unset="detected",
         choices=("dmy", "mdy"),
     )
     me: str | None = setting(
         None,
-        "only this person's turns are answers: a name, a number or me; 1 or 2 where turns have no names",
-        unset="all",
+        'use only the turns of this person as answers: a name, an account number or "me"; if turns have no names, 1 '
+        "for the first speaker or 2 for the second",
+        unset="everyone's turns",
         metavar="NAME",
     )
 
@@ -95,20 +93,22 @@ class FileSettings(Flags):
         super().__post_init__()
         if self.encoding is not None and not _decodes_to_text(self.encoding):
             raise UserError(
-                f"--encoding {self.encoding}: not an encoding of text in Python; "
+                f"--encoding {self.encoding}: not a text encoding of Python; "
                 "use one such as utf-8, gb18030, big5 or utf-16"
             )
         if len(self.columns) not in (0, 2):
             raise UserError(f"--columns {' '.join(self.columns)}: give two, the question's and the answer's")
         if self.map is not None and (self.columns or self.head is not None):
-            raise UserError(f"--map: with {'--columns' if self.columns else '--head'}, which says the same; give one")
+            raise UserError(
+                f"--map and {'--columns' if self.columns else '--head'} are mutually exclusive; use only one"
+            )
         if self.head is not None and self.format is not None:
-            raise UserError("--head: with --format, which says the same; give one")
+            raise UserError("--head and --format are mutually exclusive; use only one")
 
 
 def _decodes_to_text(encoding: str) -> bool:
     try:
-        "".encode(encoding)  # raises LookupError for codecs between bytes, such as gzip
+        "".encode(encoding)  # raises LookupError for codecs that are not text encodings, such as gzip
         codecs.getincrementaldecoder(encoding)("replace").decode(b"\xff", final=True)
     except (LookupError, ValueError):
         return False
@@ -117,40 +117,43 @@ def _decodes_to_text(encoding: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class CorpusSettings(FileSettings):
-    """Files of pairs, cleaning, tokenizer and cache. Raises UserError for a value out of range."""
+    """Files of pairs, cleaning, tokenizer and cache."""
 
-    source_file: str | None = setting(None, "questions, one per line; needs --target-file", group=DATA, metavar="FILE")
+    source_file: str | None = setting(
+        None, "file of questions, one per line; requires --target-file", group="data", metavar="FILE"
+    )
     target_file: str | None = setting(
-        None, "answers, one per line; line N answers line N of --source-file", metavar="FILE"
+        None, "file of answers, one per line; line N answers line N of --source-file", metavar="FILE"
     )
     clean: tuple[str, ...] = setting(
         ("markup", "control", "equal", "duplicates"),
-        "cleaning rules to apply, replacing the default ones: "
-        + "; ".join(f"{name} ({text})" for name, text in {**TEXT_RULES, **PAIR_RULES}.items()),
-        group=TEXT,
+        "cleaning rules, which replace the default rules: "
+        + ", ".join(f"{name} ({text})" for name, text in {**TEXT_RULES, **PAIR_RULES}.items()),
+        group="text",
         choices=(*TEXT_RULES, *PAIR_RULES, NONE),
         fixed=True,
         metavar="RULE",
     )
     max_reply_frequency: int | None = setting(
-        None, "keep at most this many pairs with the same answer", unset="all", least=1
+        None, "maximum number of pairs with the same answer; further pairs are dropped", unset="no limit", minimum=1
     )
     block_list: str | None = setting(
-        None, "file of words, one per line; pairs that contain one are dropped", metavar="FILE"
+        None, "file of blocked words, one per line; pairs that contain a blocked word are dropped", metavar="FILE"
     )
     tokenizer: str = setting(
         "jieba",
-        "tokens are words, characters, or the pieces of a pretrained model (--init-from)",
+        "type of tokens: words (jieba), characters (char), or the pieces of the pretrained model in --init-from",
         choices=("jieba", "char", PIECES),
         fixed=True,
     )
     dictionary: str | None = setting(
         None,
-        "user dictionary for jieba: one word per line, optionally followed by its frequency; of pieces, tokenizer.json",
+        "user dictionary for jieba, with a word and an optional frequency per line; with --tokenizer pieces, the "
+        "tokenizer.json file of the model",
         metavar="FILE",
     )
     cache: str = setting(
-        str(CACHE), "folder for encoded pairs; may be deleted at any time", metavar="FOLDER", stored=False
+        str(CACHE), "cache folder for encoded pairs, which can be deleted at any time", metavar="FOLDER", stored=False
     )
 
     def __post_init__(self) -> None:
@@ -158,109 +161,119 @@ class CorpusSettings(FileSettings):
         if NONE in self.clean and len(self.clean) > 1:
             raise UserError(f"--clean {' '.join(self.clean)}: {NONE} excludes all other values")
         if self.dictionary is not None and self.tokenizer == "char":
-            raise UserError(f"--dictionary: --tokenizer {self.tokenizer} has none; use --tokenizer jieba")
+            raise UserError(f"--dictionary: not used by --tokenizer {self.tokenizer}; use --tokenizer jieba")
         if self.dictionary is None and self.tokenizer == PIECES:
-            raise UserError(f"--tokenizer {PIECES}: of a pretrained model; give --init-from FOLDER in its place")
+            raise UserError(f"--tokenizer {PIECES}: needs a pretrained model; give --init-from FOLDER instead")
 
 
 @dataclasses.dataclass(frozen=True)
 class EncodingSettings(Flags):
-    """The validation pairs, which are excluded from training, and the size of the vocabulary."""
+    """Validation pairs, vocabulary size and history."""
 
     validation: str = setting(
         AUTO,
-        "pairs to validate on, which are not trained on; auto: 5% of a corpus of 2,000 pairs or more, at most 2,000",
-        group=DATA,
+        "validation pairs, which are excluded from training; auto: the validation split of the data or, with 2,000 or "
+        "more pairs, 5% of the pairs, at most 2,000",
+        group="data",
         metavar="auto|none|FILE",
     )
     vocabulary_size: int = setting(
-        16000, "maximum size of the vocabulary: bytes, characters and words", least=LEAST_VOCABULARY, fixed=True
+        16000, "maximum size of the vocabulary of bytes, characters and words", minimum=MIN_VOCABULARY, fixed=True
     )
     history: int = setting(
-        0, "number of turns before the question that are read with it", least=0, most=MOST_HISTORY, fixed=True
+        0,
+        "number of previous turns that the model reads with each question",
+        minimum=0,
+        maximum=MAX_HISTORY,
+        fixed=True,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.history and self.vocabulary_size < LEAST_VOCABULARY + HISTORY_MARKS:
+        if self.history and self.vocabulary_size < MIN_VOCABULARY + HISTORY_MARKS:
             raise UserError(
                 f"--vocabulary-size {self.vocabulary_size}: with --history, it must be at least "
-                f"{LEAST_VOCABULARY + HISTORY_MARKS}"
+                f"{MIN_VOCABULARY + HISTORY_MARKS}"
             )
 
 
 @dataclasses.dataclass(frozen=True)
 class InspectSettings(Flags):
-    """The settings of python -m chatbot.corpus inspect."""
+    """Settings of `duida data inspect`."""
 
     corpus: CorpusSettings = dataclasses.field(default_factory=CorpusSettings)
-    json: bool = setting(False, "end with one JSON object per file, each on its own line", group="report")
-    fail_on_warnings: bool = setting(False, "exit with code 1 if there is a warning")
+    json: bool = setting(False, "at the end, print the report on each file as a JSON object", group="report")
+    fail_on_warnings: bool = setting(False, "exit with code 1 if there are any warnings")
 
 
 @dataclasses.dataclass(frozen=True)
 class EncodeSettings(Flags):
-    """The settings of python -m chatbot.corpus encode."""
+    """Settings of `duida data encode`."""
 
     corpus: CorpusSettings = dataclasses.field(default_factory=CorpusSettings)
     encoding: EncodingSettings = dataclasses.field(default_factory=EncodingSettings)
     runner: str | None = setting(
-        None, "encode as a pipeline of Apache Beam on this runner, such as DirectRunner or FlinkRunner", group="beam"
+        None,
+        "Apache Beam runner for encoding the pairs, such as DirectRunner or FlinkRunner",
+        unset="encoded on this machine, without Beam",
+        group="beam",
     )
     runner_options: str = setting(
-        "", "the runner's own flags as one text, such as '--flink_master=host:8081'", metavar="TEXT"
+        "", "the runner's flags in one string, such as '--flink_master=host:8081'", metavar="TEXT"
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class PairsSettings(Flags):
-    """The settings of python -m chatbot.corpus pairs."""
+    """Settings of `duida data pairs`."""
 
     corpus: CorpusSettings = dataclasses.field(default_factory=CorpusSettings)
     json: bool = setting(
-        False, "write a conversation on each line, as a list of utterances or of messages", group="report"
+        False, "print each conversation on its own line, as a JSON list of utterances or messages", group="report"
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class PruneSettings(Flags):
-    """The settings of python -m chatbot.corpus prune."""
+    """Settings of `duida data prune`."""
 
     corpus: CorpusSettings = dataclasses.field(default_factory=CorpusSettings)
-    init_from: str = setting(..., "pretrained T5, mT5 or mBART: its folder or name", group="run", metavar="FOLDER")
-    output: str = setting(..., "folder to write, which must not exist yet, for train --init-from", metavar="FOLDER")
+    init_from: str = setting(
+        ..., "pretrained T5, mT5 or mBART to prune: its folder or name", group="run", metavar="FOLDER"
+    )
+    output: str = setting(..., "new folder for the pruned model, which train --init-from accepts", metavar="FOLDER")
 
 
 INSPECT = CommandLine(
     InspectSettings,
     "data inspect",
-    "Changes nothing on disk.",
-    "pairs.tsv",
-    "data columns map head encoding format me json fail_on_warnings",
+    about="Nothing on disk is changed.",
+    example="pairs.tsv",
+    common="data columns map head encoding format me json fail_on_warnings",
     positional="data",
 )
 ENCODE = CommandLine(
     EncodeSettings,
     "data encode",
-    "Training with the same flags finds them there.",
-    "pairs.tsv",
-    "data columns map head me validation history cache runner",
+    about="Training with the same flags reads the pairs from the cache.",
+    example="pairs.tsv",
+    common="data columns map head me validation history cache runner",
     positional="data",
 )
 PAIRS = CommandLine(
     PairsSettings,
     "data pairs",
-    "A line has a question, a tab and its answer.",
-    "chat.txt",
-    "data columns map head encoding format me json",
+    about="Each line contains a question, a tab and the answer.",
+    example="chat.txt",
+    common="data columns map head encoding format me json",
     positional="data",
 )
 PRUNE = CommandLine(
     PruneSettings,
     "data prune",
-    "It keeps the tokens that spell everything else, too.",
-    "pairs.tsv --init-from ./mt5-small --output mt5-small-pairs",
-    "data columns map head me init_from output",
+    about="Tokens that can spell any other text are kept.",
+    example="pairs.tsv --init-from ./mt5-small --output mt5-small-pairs",
+    common="data columns map head me init_from output",
     positional="data",
     without="tokenizer dictionary",
 )

@@ -1,62 +1,72 @@
-"""The settings of python -m chatbot.evaluation."""
+"""Settings of `duida evaluate`."""
 
 import dataclasses
 
 from chatbot.command_line import CommandLine
-from chatbot.config.corpus import CACHE, FileSettings
+from chatbot.config.corpus import AUTO, CACHE, FileSettings
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
 from chatbot.flags import setting
 
-DATA = "data"
-RUN = "run"
-AUTO_TOKENIZE = "auto"
 ZH = "zh"
 ANY = "13a"
 CHAR = "char"
-# The tokenisations of BLEU, as sacrebleu names them.
+# Names of tokenisation methods for BLEU. They are the same as in sacrebleu.
 TOKENIZATIONS = (ZH, ANY, "intl", CHAR, "none")
 
 
 @dataclasses.dataclass(frozen=True)
 class HeldOutSettings(FileSettings):
-    """Held-out pairs, and the attempt that replies to their questions."""
+    """Command-line settings: held-out pairs and the model to evaluate."""
 
     data: tuple[str, ...] = setting(
-        ..., "held-out question-answer pairs, in any usual format", group=DATA, metavar="FILE"
+        ..., "files of held-out question-answer pairs, in any common format", group="data", metavar="FILE"
     )
-    cache: str = setting(str(CACHE), "folder for encoded pairs; may be deleted at any time", metavar="FOLDER")
+    cache: str = setting(
+        str(CACHE), "cache folder for encoded pairs, which can be deleted at any time", metavar="FOLDER"
+    )
     baseline_data: tuple[str, ...] = setting(
-        (), "pairs in which the baseline finds the most similar question", unset="those of the attempt", metavar="FILE"
+        (), "files of pairs for the retrieval baseline to search", unset="the attempt's training pairs", metavar="FILE"
     )
-    attempt: str = setting("default", "the training run to measure: its name, or the path of its folder", group=RUN)
+    attempt: str = setting("default", "attempt to evaluate: its name or folder", group="run")
     decoding: DecodingSettings = dataclasses.field(default_factory=DecodingSettings)
 
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationSettings(HeldOutSettings):
-    """The settings of python -m chatbot.evaluation."""
+    """All settings of `duida evaluate`."""
 
     fluency_corpus: tuple[str, ...] = setting(
         (),
-        "also measure how usual the characters of replies are among the replies of this corpus",
-        group=DATA,
+        "also score the fluency of replies with character n-grams, which are counted in the replies of this corpus",
+        group="data",
         metavar="FILE",
     )
-    baseline: bool = setting(False, "also measure the training reply to the most similar training question", group=RUN)
-    tokenize: str = setting(
-        AUTO_TOKENIZE,
-        "tokenisation of BLEU, as sacrebleu names it; auto: by the letters of the references",
-        choices=(AUTO_TOKENIZE, *TOKENIZATIONS),
+    baseline: bool = setting(
+        False,
+        "also evaluate the retrieval baseline, which answers with the training reply to the most similar question",
+        group="run",
     )
-    report: str | None = setting(None, "also write an HTML file with every reply and its scores", metavar="FILE")
+    tokenize: str = setting(
+        AUTO,
+        "tokenisation for BLEU, as in sacrebleu; auto chooses it by the script of the references",
+        choices=(AUTO, *TOKENIZATIONS),
+    )
+    report: str | None = setting(None, "also write an HTML report with every reply and its scores", metavar="FILE")
     precision: float | None = setting(
-        None, "also find the --min-score with which this share of answers is right, such as 0.95", above=0, most=1
+        None,
+        "also determine the --min-score at which this fraction of the answers is correct, such as 0.95",
+        above=0,
+        maximum=1,
     )
     outside: str | None = setting(
-        None, "with --precision: a text file of questions, one a line, to which any answer is wrong", metavar="FILE"
+        None,
+        "text file of out-of-domain questions, one per line; --precision counts every answer to them as wrong",
+        metavar="FILE",
     )
-    json: bool = setting(False, "print all measures as one JSON object, too; without it, only to a pipe or a file")
+    json: bool = setting(
+        False, "also print all metrics as one JSON object", unset="off in a terminal, on in a pipe or file"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,8 +77,8 @@ class EvaluationSettings(HeldOutSettings):
 EVALUATE = CommandLine(
     EvaluationSettings,
     "evaluate",
-    "In a pipe, JSON is the last line.",
-    "--attempt weibo --data held_out.tsv",
-    "data columns map head attempt beam_size temperature top_p retrieve baseline precision report json",
+    about="If the output goes to a pipe, its last line is JSON.",
+    example="--attempt weibo --data held_out.tsv",
+    common="data columns map head attempt beam_size temperature top_p retrieve baseline precision report json",
     without="n_best min_score fallback rules",
 )

@@ -1,4 +1,4 @@
-"""What pretrained Transformers compute otherwise than one that is trained from scratch."""
+"""Variants of the Transformer architecture, as needed for pretrained models."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -24,16 +24,26 @@ CHOICES = {
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """The variant of a Transformer; the defaults are the one that is trained from scratch.
+    """Variant of the Transformer architecture. The defaults describe a model that is trained from scratch.
 
-    norm_first: x + part(normalise(x)), with a normalisation at the end, or else normalise(x + part(x)). norm: by mean
-    and variance (layer), or by the root mean square alone (rms), which has no shift. embedding_norm: whether the sums
-    of embeddings and positions are normalised. positions: waves, a learned table, or learned scores of distances. rows:
-    the places that the table has. buckets, farthest: of distances, and the distance from which on all share one. gated:
-    whether a second product of the same size gates the activation. attention_biases: of queries, keys and values;
-    biases: of the other products of a layer, and of the output. scaled_scores: by 1 / sqrt(head size).
-    scaled_embedding: by sqrt(size); scaled_output: the logits by 1 / sqrt(size). head_size: None: size / heads.
-    decoder_layers: None: as many as the encoder has.
+    Attributes:
+        norm_first: Whether a layer computes x + f(norm(x)) (pre-norm), or norm(x + f(x)) (post-norm).
+        norm: Type of normalisation: layer normalisation, or RMS normalisation, which has no shift.
+        epsilon: Small constant in the normalisation that prevents division by zero.
+        embedding_norm: Whether the sum of token embeddings and position embeddings is normalised.
+        positions: Type of position embeddings: sinusoidal, learned, or learned biases for relative distances.
+        rows: Number of learned position embeddings.
+        buckets: Number of buckets into which relative distances are grouped.
+        farthest: Distance from which on all positions are in the same bucket.
+        activation: Activation function of the feed-forward layers.
+        gated: Whether a second projection of the same size gates the activation.
+        attention_biases: Whether the projections to queries, keys and values have biases.
+        biases: Whether all other projections of a layer, and the output layer, have biases.
+        scaled_scores: Whether attention scores are multiplied by 1 / sqrt(head_size).
+        scaled_embedding: Whether embeddings are multiplied by sqrt(size).
+        scaled_output: Whether logits are multiplied by 1 / sqrt(size).
+        head_size: Size of each attention head; size / heads if None.
+        decoder_layers: Number of decoder layers; the number of encoder layers if None.
     """
 
     norm_first: bool = True
@@ -61,23 +71,25 @@ class Form:
             if value is None and default is None:
                 continue
             kind = int if default is None else type(default)
-            is_right = type(value) is kind and value in CHOICES.get(field.name, (value,))
-            if not is_right or (isinstance(value, int | float) and not 0 <= value <= 100_000):
+            is_allowed = type(value) is kind and value in CHOICES.get(field.name, (value,))
+            if not is_allowed or (isinstance(value, int | float) and not 0 <= value <= 100_000):
                 raise UserError(f"form: {field.name} {value!r} is not allowed; restore the file from a backup")
         if self.positions == TABLE and self.rows < 3:
-            raise UserError(f"form: a table of {self.rows} positions; restore the file")
+            raise UserError(f"form: a table of {self.rows} positions is too small; restore the file from a backup")
         if self.positions == RELATIVE and not 4 <= self.buckets < 2 * self.farthest:
-            raise UserError(f"form: {self.buckets} buckets of distances to {self.farthest}; restore the file")
+            raise UserError(
+                f"form: {self.buckets} buckets for distances up to {self.farthest}; restore the file from a backup"
+            )
 
     @property
     def longest(self) -> int:
-        """The longest sequence in tokens for which there are positions, beside the token that begins a reply."""
+        """Maximum length of a sequence in tokens, without BOS."""
         return self.rows - 1 if self.positions == TABLE else 10_000
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> "Form":
-        """Return the form with the values of a file. Raises UserError for what is no form."""
+    def from_values(cls, values: Mapping[str, Any]) -> "Form":
+        """Create a variant from values by attribute name. Raises UserError if a value is not allowed."""
         names = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(values, Mapping) or not {*values} <= names:
-            raise UserError("form: not of this version; restore the file from a backup")
+            raise UserError("form: unknown settings; restore the file from a backup")
         return cls(**values)

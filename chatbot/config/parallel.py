@@ -1,104 +1,116 @@
-"""Settings of the devices, processes and machines, and of the exchange of gradients between them."""
+"""Settings of devices, processes and machines, and of the exchange of gradients."""
 
 import dataclasses
 
 from chatbot.errors import UserError
 from chatbot.flags import Flags, flag_of, setting
 
-DEVICES = "devices"
-PARALLEL = "parallel"
-MACHINES = "machines"
-
 UPDATES = ("parameter_server", "replicated", "independent", "distributed_replicated")
 
 
 @dataclasses.dataclass(frozen=True)
 class ParallelSettings(Flags, stored=False):
-    """Devices and machines. A resumed run may change every setting except --staged-variables."""
+    """Settings of devices and machines. A resumed run can change all of them except --staged-variables."""
 
     gpus: str | None = setting(
-        None, "GPUs to train on, by their ids in nvidia-smi", unset="all GPUs", group=DEVICES, metavar="0,1,2,3"
+        None,
+        "ids of the GPUs to train on, as shown by nvidia-smi",
+        unset="all GPUs",
+        group="devices",
+        metavar="0,1,2,3",
     )
-    towers: int | None = setting(None, "split the CPU, or a single GPU, into this many towers", unset="1", least=1)
+    towers: int | None = setting(None, "number of towers on the CPU or on a single GPU", unset="1", minimum=1)
     selftest: bool = setting(
-        False, "check that several towers on these devices train as one does, print the verdict and exit"
+        False, "check that several towers on these devices train like a single tower, print the verdict and exit"
     )
 
     variable_update: str | None = setting(
         None,
-        f"where variables live and how gradients are summed: {', '.join(UPDATES)}",
-        unset="replicated with several GPUs, distributed_replicated with several machines, else parameter_server",
-        group=PARALLEL,
+        f"method for placing variables and summing gradients: {', '.join(UPDATES)}",
+        unset="replicated with several GPUs, distributed_replicated with several machines, otherwise parameter_server",
+        group="parallel",
         choices=UPDATES,
         metavar="UPDATE",
     )
     all_reduce: str = setting(
-        "auto", "how the gradients of copies are summed", choices=("auto", "nccl", "hierarchical", "one_device")
+        "auto", "algorithm that sums the gradients of replicas", choices=("auto", "nccl", "hierarchical", "one_device")
     )
     local_parameter_device: str | None = setting(
-        None, "device of the variables with parameter_server", unset="the first tower's", choices=("cpu", "gpu")
+        None,
+        "device that stores the variables with --variable-update parameter_server",
+        unset="the first tower's device",
+        choices=("cpu", "gpu"),
     )
     staged_variables: bool = setting(
-        False, "apply gradients one step late: their exchange overlaps with the next step", fixed=True, stored=True
+        False,
+        "apply gradients one step late, so their exchange overlaps with the next step",
+        fixed=True,
+        stored=True,
     )
     model_parallel: bool = setting(
-        False, "spread each tower over two or three devices: encoder, decoder and projection"
+        False, "split each tower across two or three devices: encoder, decoder and projection"
     )
-    asynchronous: bool = setting(False, "workers update variables on parameter servers without waiting for each other")
+    asynchronous: bool = setting(
+        False, "let workers update variables on parameter servers without waiting for each other"
+    )
 
     worker_hosts: str | None = setting(
         None,
-        "workers, in the same order on every machine",
-        unset="by TF_CONFIG or Slurm",
-        group=MACHINES,
-        metavar="A:P,B:P",
+        "addresses of all workers, in the same order on every machine",
+        unset="from TF_CONFIG or Slurm",
+        group="machines",
+        metavar="HOST:PORT,...",
     )
-    ps_hosts: str | None = setting(None, "with --asynchronous: the parameter servers", metavar="A:P,B:P")
-    chief_host: str | None = setting(None, "with --asynchronous: address of the chief", metavar="A:P")
-    job_name: str | None = setting(None, "with --asynchronous: job of this process", choices=("chief", "worker", "ps"))
+    ps_hosts: str | None = setting(
+        None, "addresses of the parameter servers for --asynchronous", metavar="HOST:PORT,..."
+    )
+    chief_host: str | None = setting(None, "address of the chief process for --asynchronous", metavar="HOST:PORT")
+    job_name: str | None = setting(None, "role of this process with --asynchronous", choices=("chief", "worker", "ps"))
     task_index: int | None = setting(
-        None, "index of this machine among the hosts, from 0", unset="by TF_CONFIG, Slurm, MPI or Kubernetes", least=0
+        None,
+        "zero-based index of this machine in the list of hosts",
+        unset="from TF_CONFIG, Slurm, MPI or Kubernetes",
+        minimum=0,
     )
-    local_workers: int | None = setting(None, "start this many workers on this machine, to try out a cluster", least=1)
-    restarts: int = setting(0, "restart from the last checkpoint up to N times after a machine is lost", least=0)
-    start_timeout: float = setting(
-        30, "minutes in which all machines must start, also after a restart; then the run ends", above=0
+    local_workers: int | None = setting(
+        None, "number of workers to start on this machine, for trying out a cluster", minimum=1
     )
+    restarts: int = setting(0, "maximum number of restarts from the last checkpoint after a machine is lost", minimum=0)
+    start_timeout: float = setting(30, "minutes to wait for all machines at each start or restart", above=0)
     least_workers: int | None = setting(
         None,
-        "go on with N workers, worker 0 among them, if no more have come within --start-timeout",
+        "continue with N workers, including worker 0, if other workers do not connect within --start-timeout",
         unset="all",
-        least=1,
+        minimum=1,
     )
     step_timeout: float = setting(
         10,
-        "where GPUs or machines wait for each other: end, to be started again, after this many minutes without "
-        "progress of a step; 0: never",
-        least=0,
+        "exit if a step on several GPUs or machines hangs for R minutes; 0 disables this timeout",
+        minimum=0,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
 
-        def update_but(kind: str | None) -> str:
-            """Return --variable-update with its value, "" if it is not given or of this kind."""
+        def conflicting_update(kind: str | None) -> str:
+            """Return --variable-update and its value, or "" if the value is unset or `kind`."""
             update = self.variable_update
             return "" if update in (None, kind) else f"--variable-update {update}"
 
         exclusive = [
-            ("asynchronous", update_but(None)),
+            ("asynchronous", conflicting_update(None)),
             ("asynchronous", self.staged_variables and "--staged-variables"),
             ("asynchronous", self.model_parallel and "--model-parallel"),
-            ("model_parallel", update_but("parameter_server")),
+            ("model_parallel", conflicting_update("parameter_server")),
             ("model_parallel", (self.worker_hosts or self.local_workers) and "several machines"),
-            ("local_parameter_device", update_but("parameter_server")),
-            ("all_reduce", update_but("replicated")),
+            ("local_parameter_device", conflicting_update("parameter_server")),
+            ("all_reduce", conflicting_update("replicated")),
             ("local_workers", self.worker_hosts and "--worker-hosts"),
-            ("worker_hosts", update_but("distributed_replicated")),
+            ("worker_hosts", conflicting_update("distributed_replicated")),
         ]
         for name, excluded in exclusive:
             if excluded and getattr(self, name) not in (None, False, "auto"):
-                raise UserError(f"{flag_of(name)} and {excluded} exclude each other; leave out one of the two")
+                raise UserError(f"{flag_of(name)} and {excluded} are mutually exclusive; use only one")
         for name in ("ps_hosts", "chief_host", "job_name") if not self.asynchronous else ():
             if getattr(self, name) is not None:
                 raise UserError(f"{flag_of(name)}: only for --asynchronous; add --asynchronous, or leave it out")

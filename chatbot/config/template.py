@@ -1,4 +1,4 @@
-"""The file of --config: written with all defaults, for editing, and read."""
+"""Settings files (YAML or JSON) for --config: a template with all defaults, and a parser."""
 
 import dataclasses
 import json
@@ -14,16 +14,16 @@ from chatbot.errors import UserError
 from chatbot.flags import REMOVED, Flag, Flags, nearest, setting
 
 YAML = (".yaml", ".yml")
-# Values that mean: not set.
+# In a settings file, these values mean that a setting is unset.
 NULL = ("null", "~", "")
-SHOWN = 60  # characters of a text in a message
+MAX_SHOWN = 60  # maximum number of characters to quote in an error message
 
 
 @dataclasses.dataclass(frozen=True)
 class InitConfigSettings(Flags):
-    """The settings of duida init-config."""
+    """Settings of `duida init-config`."""
 
-    file: str = setting(..., "the file to write, whose name ends in .yaml", group="output", metavar="FILE")
+    file: str = setting(..., "YAML file to create, ending in .yaml", group="output", metavar="FILE")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -34,25 +34,24 @@ class InitConfigSettings(Flags):
 INIT_CONFIG = CommandLine(
     InitConfigSettings,
     "init-config",
-    "",
-    "settings.yaml",
+    example="settings.yaml",
     positional="file",
 )
 
 
 def init_config(settings: InitConfigSettings) -> None:
-    """Write a file of all settings, none of which is set. Raises UserError if it exists."""
+    """Write a file that lists all settings as comments. Raises UserError if the file exists."""
     file = settings.file
     try:
-        with open(file, "x", encoding="utf-8") as written:
-            written.write(template())
+        with open(file, "x", encoding="utf-8") as output:
+            output.write(template())
     except FileExistsError:
         raise UserError(f"init-config {file}: exists already; give another name, or remove the file") from None
     print(f"Remove the # of settings in {file}, then run {program('train')} --config {file}")
 
 
 def template() -> str:
-    """Return a file of all settings with their descriptions and defaults, as comments."""
+    """Return a YAML text that lists all settings as comments, with their help texts and defaults."""
     lines = [
         "# Settings of a training run. Each line shows a default; remove its # to set a value.",
         "# Flags on the command line override this file.",
@@ -63,16 +62,17 @@ def template() -> str:
             if flag.group == group and name != "config":
                 choices = "" if flag.metavar else ", ".join(flag.choices)
                 about = f"{flag.text}{choices and f': {choices}'} (default: {flag.shown_default})"
-                value = json.dumps(flag.default, ensure_ascii=False)  # YAML contains JSON
+                value = json.dumps(flag.default, ensure_ascii=False)  # JSON is a subset of YAML
                 lines += ["", *(f"# {line}" for line in textwrap.wrap(about, 100)), f"#{name}: {value}"]
     return "\n".join(lines) + "\n"
 
 
-def read_chosen(path: Path) -> dict[str, Any]:
-    """Return the settings in the file of --config, by name. JSON is read as what it is, a part of YAML.
+def read_settings_file(path: Path) -> dict[str, Any]:
+    """Read a YAML or JSON file for --config, and return its settings by name.
 
-    Raises UserError, which says the line: for text that is neither, and for a setting that is unknown, repeated, or
-    has a value that is not allowed.
+    Raises:
+        UserError: If the file cannot be parsed, or a setting is unknown, repeated or not allowed. The message contains
+            the line number.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig")
@@ -82,34 +82,38 @@ def read_chosen(path: Path) -> dict[str, Any]:
         raise UserError(f"--config {path}: not UTF-8; save it in that encoding") from None
     values: dict[str, Any] = {}
     if path.suffix not in YAML:
-        text = text.replace("\t", " ")  # tabs may indent JSON, but not YAML
+        text = text.replace("\t", " ")  # tabs can indent JSON, but not YAML
     for key, value, line in _entries(path, text):
         name = key.replace("-", "_")
-        where = f"{path}, line {line}"
+        location = f"{path}, line {line}"
         if name == "config":
-            raise UserError(f"{where}: {key}: a file names no other file of settings; copy its settings into this one")
+            raise UserError(
+                f"{location}: {key}: a settings file cannot include another file; copy its settings into this file"
+            )
         if name in REMOVED:
-            if path.suffix in YAML:  # written by hand; an attempt's config.json may be of an earlier version
-                raise UserError(f"{where}: {key} was removed: {REMOVED[name]}")
+            if path.suffix in YAML:  # removed settings are ignored in JSON, such as the config.json of an old version
+                raise UserError(f"{location}: {key} was removed: {REMOVED[name]}")
             continue
         if name not in TRAIN.flags:
-            near = nearest(name, TRAIN.flags)
-            hint = f"; the nearest is {near}" if near else ""
-            raise UserError(f"{where}: unknown setting {key[:SHOWN]!r}{hint}; correct it, or remove it")
+            suggestion = nearest(name, TRAIN.flags)
+            hint = f"; the nearest is {suggestion}" if suggestion else ""
+            raise UserError(f"{location}: unknown setting {key[:MAX_SHOWN]!r}{hint}; correct it, or remove it")
         if name in values:
-            raise UserError(f"{where}: {key} is set twice in this file; remove one of the two")
+            raise UserError(f"{location}: {key} is set twice in this file; remove one of the two")
         try:
-            values[name] = _value(TRAIN.flags[name], value, key)
+            values[name] = _parse_value(TRAIN.flags[name], value, key)
         except UserError as error:
-            raise UserError(f"{where}: {error}") from None
+            raise UserError(f"{location}: {error}") from None
     return values
 
 
 def _entries(path: Path, text: str) -> Iterator[tuple[str, Any, int]]:
-    """Yield the keys of a file, their values and lines. Raises UserError for text that is no mapping.
+    """Yield each key in a file with its value and line number.
 
-    Each scalar is the text that a flag would have: neither `gpus: 0`, `both_directions: on` nor `time_limit: 1:30` is
-    what YAML makes of it.
+    Values remain strings, as on the command line. YAML would convert values such as `on` and `1:30`.
+
+    Raises:
+        UserError: If the file is not a mapping.
     """
     import yaml
 
@@ -124,21 +128,21 @@ def _entries(path: Path, text: str) -> Iterator[tuple[str, Any, int]]:
     except (yaml.YAMLError, RecursionError) as error:
         mark, problem = (getattr(error, name, None) for name in ("problem_mark", "problem"))
         line = f", line {mark.line + 1}" if mark else ""
-        why = f" ({problem[:SHOWN]})" if problem else ""
+        reason = f" ({problem[:MAX_SHOWN]})" if problem else ""
         kind = "YAML" if path.suffix in YAML else "JSON"
-        raise UserError(f"{path}{line}: not {kind}{why}; write NAME: VALUE on each line") from None
+        raise UserError(f"{path}{line}: not {kind}{reason}; write NAME: VALUE on each line") from None
 
 
-def _value(flag: Flag, value: Any, key: str) -> Any:
-    """Return the value of a setting in a file. key: its name there. Raises UserError."""
+def _parse_value(flag: Flag, value: Any, key: str) -> Any:
+    """Parse the value of a setting. Error messages refer to the setting by `key`."""
     if value in NULL and flag.default in (None, ()):
         return flag.default
-    parsed = [_item(flag, item, key) for item in (value if flag.many and isinstance(value, list) else [value])]
+    parsed = [_parse_item(flag, item, key) for item in (value if flag.many and isinstance(value, list) else [value])]
     return tuple(parsed) if flag.many else parsed[0]
 
 
-def _item(flag: Flag, item: Any, key: str) -> Any:
+def _parse_item(flag: Flag, item: Any, key: str) -> Any:
     if not isinstance(item, str):
-        flag.check(item, key)  # a list or a mapping, which no setting is
-    # JSON may escape an emoji as two halves.
+        flag.check(item, key)  # rejects lists and mappings
+    # JSON can escape an emoji as two surrogates, which must be joined.
     return flag.parsed(item.encode("utf-16", "surrogatepass").decode("utf-16", "replace"), key)

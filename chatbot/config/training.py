@@ -1,4 +1,4 @@
-"""The settings of train.py: the source of its flags, of their --help and of config.json."""
+"""All settings of `duida train`. They define its flags, their help texts, and the content of config.json."""
 
 import dataclasses
 
@@ -13,10 +13,7 @@ from chatbot.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The settings of one attempt, made by `compose(Settings, rnn_size=64, steps=10)`.
-
-    Raises UserError for a value out of range.
-    """
+    """All settings of a training run. Create them with `compose(Settings, rnn_size=64, steps=10)`."""
 
     corpus: CorpusSettings = dataclasses.field(default_factory=CorpusSettings)
     encoding: EncodingSettings = dataclasses.field(default_factory=EncodingSettings)
@@ -27,17 +24,17 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.encoding.validation == NONE and self.learning.best_by != NATS:
-            raise UserError("--best-by chooses by validation; leave out --validation none")
+            raise UserError("--best-by: needs validation; leave out --validation none")
         if self.learning.label_smoothing and self.model.copy:
-            raise UserError("--label-smoothing and --copy exclude each other; leave out one of the two")
+            raise UserError("--label-smoothing and --copy are mutually exclusive; use only one")
         if self.corpus.tokenizer == PIECES and self.model.form is None:
-            raise UserError("--tokenizer pieces: of a pretrained model; give --init-from FOLDER in its place")
+            raise UserError("--tokenizer pieces: needs a pretrained model; give --init-from FOLDER instead")
         if self.corpus.tokenizer == PIECES and self.encoding.history:
             raise UserError("--history: a pretrained model has no marks of turns; leave it out")
         if self.corpus.tokenizer == PIECES and self.learning.both_directions == "on":
-            raise UserError("--both-directions: of a pretrained model, only replies are learned; leave it out")
+            raise UserError("--both-directions: a pretrained model learns only replies; leave it out")
         if self.run.init_from is not None and self.model.word_vectors is not None:
-            raise UserError("--init-from and --word-vectors exclude each other; leave out one of the two")
+            raise UserError("--init-from and --word-vectors are mutually exclusive; use only one")
         if self.model.attention == NONE:
             check_parts(self.learning.frozen, [part for part in PARTS if part != "attention"])
         excluded = {
@@ -48,20 +45,20 @@ class Settings:
         }
         for flag, is_set in excluded.items():
             if self.parallel.asynchronous and is_set:
-                raise UserError(f"--asynchronous and {flag} exclude each other; leave out one of the two")
-        history, needed = self.encoding.history, 2 * (self.encoding.history + 1)  # a mark and a token of each turn
+                raise UserError(f"--asynchronous and {flag} are mutually exclusive; use only one")
+        history, needed = self.encoding.history, 2 * (self.encoding.history + 1)  # each turn needs a mark and a token
         if history and self.model.max_length < needed:
             raise UserError(
-                f"--history {history}: longer than --max-length {self.model.max_length} can hold, which must be at "
-                f"least {needed} for {history + 1} turns; lower --history or raise --max-length"
+                f"--history {history}: {history + 1} turns need --max-length {needed} or more, not "
+                f"{self.model.max_length}; lower --history or raise --max-length"
             )
 
 
 TRAIN = CommandLine(
     Settings,
     "train",
-    "A tower computes one share of each batch.",
-    "--data pairs.tsv --attempt weibo",
-    "data me columns history max_length validation attempt init_from preset rnn_size num_layers batch_size "
+    about="A tower is a replica of the model that computes one share of each batch.",
+    example="--data pairs.tsv --attempt weibo",
+    common="data me columns history max_length validation attempt init_from preset rnn_size num_layers batch_size "
     "learning_rate steps epochs embeddings gpus towers dry_run config",
 )

@@ -1,1 +1,1 @@
-"""From files to batches: reading -> text -> encoding -> batching; inspection reports on a corpus before training."""
+"""Corpora: reading, cleaning, tokenisation, encoding, batching and inspection."""

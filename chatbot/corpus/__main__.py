@@ -1,4 +1,4 @@
-"""python -m chatbot.corpus: the same as `duida data`."""
+"""Entry point of `python -m chatbot.corpus`, which is the same as `duida data`."""
 
 import sys
 

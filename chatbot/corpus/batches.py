@@ -1,4 +1,4 @@
-"""Buckets: at most eight shapes that pairs are padded to, chosen from the lengths to keep padding low."""
+"""Batches of padded pairs. Pairs of similar lengths are grouped into at most eight buckets, to minimise padding."""
 
 import dataclasses
 import functools
@@ -14,42 +14,47 @@ from chatbot.corpus.shards import Shards
 from chatbot.corpus.vocabulary import EOS, PAD
 
 MAX_BUCKETS = 8
-# A bucket with fewer batches loses more by its last, partial batch than it saves on padding.
+# Minimum number of batches in a bucket. The last batch of each bucket can be incomplete, so small buckets are slower.
 MIN_BATCHES = 4
 
-# The cost of a padded position of the source and of the target. With equal costs a third of the target positions of
-# short chat would be padding; docs/experiments.md compares several costs.
+# Assumed relative cost of a padding token in the source and in the target (compared in docs/experiments.md).
 COSTS = np.array([[1], [6]])
 
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """Pairs that are padded to one shape."""
+    """A group of pairs with similar lengths, which are padded to the same shape."""
 
-    shape: tuple[int, int]  # its longest source and target, EOS counted
+    shape: tuple[int, int]  # maximum source and target length, including EOS
     pairs: int
-    batch_size: int  # pairs of a batch
+    batch_size: int  # pairs per batch
 
     @property
     def batches(self) -> int:
+        """Number of batches per epoch."""
         return math.ceil(self.pairs / self.batch_size)
 
 
 def choose_buckets(
     lengths: Lengths, batch_size: Callable[[int, int], int]
 ) -> tuple[list[Bucket], npt.NDArray[np.int8]]:
-    """Return at most MAX_BUCKETS shapes for all pairs, and the number of the bucket of each combination of lengths.
+    """Divide pairs into at most MAX_BUCKETS buckets by their lengths.
 
-    Starts from one bucket. Repeatedly makes the cut of a bucket along source or target length that saves the most
-    padding, until no cut leaves MIN_BATCHES full batches on both sides.
+    The algorithm starts with a single bucket. In each iteration, it splits a bucket by source or target length such
+    that the most padding is saved. Both parts of a split must contain at least MIN_BATCHES full batches.
 
-    batch_size: the function from source and target length to the number of pairs in a batch. The numbers are [source +
-    1, target + 1], EOS counted; those of combinations that no pair has mean nothing.
+    Args:
+        lengths: Number of pairs for each combination of source and target length.
+        batch_size: Function that returns the number of pairs per batch for a source and target length.
+
+    Returns:
+        The buckets, and the index of the bucket for each source length and target length (including EOS). The indices
+        have shape [longest source + 1, longest target + 1]. They are undefined for lengths that do not occur.
     """
-    groups = [np.arange(len(lengths.counts))]  # the combinations of each bucket
+    groups = [np.arange(len(lengths.counts))]  # for each bucket, indices into `lengths`
     while len(groups) < MAX_BUCKETS:
-        cuts = [(*_best_cut(lengths, group, batch_size), i) for i, group in enumerate(groups)]
-        saved, side, bound, i = max(cuts)
+        splits = [(*_best_split(lengths, group, batch_size), i) for i, group in enumerate(groups)]
+        saved, side, bound, i = max(splits)
         if saved <= 0:
             break
         fits = lengths.sides[side, groups[i]] <= bound
@@ -64,10 +69,15 @@ def choose_buckets(
     return buckets, numbers
 
 
-def _best_cut(
+def _best_split(
     lengths: Lengths, combinations: npt.NDArray[np.int64], batch_size: Callable[[int, int], int]
 ) -> tuple[int, int, int]:
-    """Return (cost saved, side, bound) of the best cut of one box; the cost saved is 0 if no cut is allowed."""
+    """Find the split of a bucket that saves the most padding.
+
+    Returns:
+        The saved cost (0 if no split is allowed), the side (source or target), and the maximum length in the lower part
+        of the split.
+    """
     best = (0, 0, 0)
     sides = lengths.sides[:, combinations]
     counts = lengths.counts[combinations]
@@ -75,52 +85,63 @@ def _best_cut(
     for side in (SOURCE, TARGET):
         order = np.argsort(sides[side], kind="stable")
         ordered = sides[:, order]
-        below = np.cumsum(counts[order])
+        cumulative = np.cumsum(counts[order])
         costs = ordered * COSTS
-        # Cost of a pair padded to the longest combination up to each one, and from each one on, both [combinations].
+        # [combinations] cost of each pair in the lower part and in the upper part, if the bucket is split at an index
         low = np.maximum.accumulate(costs, axis=1).sum(axis=0)
         high = np.maximum.accumulate(costs[:, ::-1], axis=1)[:, ::-1].sum(axis=0)
-        inside = below[:-1]
-        outside = below[-1] - below[:-1]
-        saved = high[0] * below[-1] - (low[:-1] * inside + high[1:] * outside)
+        pairs_below = cumulative[:-1]
+        pairs_above = cumulative[-1] - cumulative[:-1]
+        saved = high[0] * cumulative[-1] - (low[:-1] * pairs_below + high[1:] * pairs_above)
         distinct = ordered[side, :-1] < ordered[side, 1:]
-        allowed = distinct & (inside >= min_pairs) & (outside >= min_pairs)
+        allowed = distinct & (pairs_below >= min_pairs) & (pairs_above >= min_pairs)
         if allowed.any():
-            cut = int(np.argmax(np.where(allowed, saved, -1)))
-            best = max(best, (int(saved[cut]), side, int(ordered[side, cut])))
+            index_of_best = int(np.argmax(np.where(allowed, saved, -1)))
+            best = max(best, (int(saved[index_of_best]), side, int(ordered[side, index_of_best])))
     return best
 
 
-# The number of shards that stay mapped into memory: the current shard, and shards with left-over pairs.
+# Maximum number of shards that are memory-mapped at the same time.
 MAPPED_SHARDS = 4
 
-Positions = npt.NDArray[np.int64]  # [pairs, 2] the shard and the row of each pair
+Positions = npt.NDArray[np.int64]  # [pairs, 2] shard and row of each pair
 
 
 class Batch(NamedTuple):
-    """Padded pairs. All shares of a batch have the lengths of its longest source and target."""
+    """Padded pairs for one tower, which is a device that computes gradients.
+
+    All towers pad to the longest source and the longest target of the global batch.
+    """
 
     source: Ids  # [rows, source_length]
-    target_in: Ids  # [rows, target_length], BOS or ASK first
-    target_out: Ids  # [rows, target_length], EOS last
-    weights: npt.NDArray[np.float32]  # [rows, target_length], 1 for a token, 0 at padding
+    target_in: Ids  # [rows, target_length], starting with BOS or ASK
+    target_out: Ids  # [rows, target_length], ending with EOS
+    weights: npt.NDArray[np.float32]  # [rows, target_length], 1 for tokens and 0 for padding
 
 
 class GlobalBatch(NamedTuple):
-    """The batch of a step: the shares of this machine's towers, and what all machines know of the whole."""
+    """The batch of a training step: one batch for each tower of this machine, and totals over all machines."""
 
     shares: tuple[Batch, ...]
-    pairs: int  # of all machines
-    ids: npt.NDArray[np.int64]  # sorted, each once: PAD, and all ids in the sources and targets of all machines
+    pairs: int  # number of pairs on all machines
+    ids: npt.NDArray[np.int64]  # sorted distinct token ids on all machines, including PAD
 
 
 class Batches:
-    """The batches of every epoch, in a seeded order.
+    """Generates the batches of all epochs in a random order, which is determined by a seed.
 
-    shards: the pairs; a list of one item if all are in memory.
-    batch_size: the number of pairs in a batch.
-    batch_tokens: instead of batch_size, the padded positions on the longer side of a batch.
-    pairs, steps_per_epoch: the pairs and the batches of an epoch, the same numbers in every epoch.
+    Attributes:
+        seed: Random seed for the order.
+        buckets: Shapes of the batches.
+        pairs: Number of pairs per epoch, the same in every epoch.
+        steps_per_epoch: Number of batches per epoch, the same in every epoch.
+
+    Args:
+        shards: Shards of pairs; a list of one item if all pairs are in memory.
+        batch_size: Number of pairs per batch.
+        seed: Random seed for the order.
+        batch_tokens: Maximum number of tokens in a batch, including padding; if given, batch_size is ignored. The side
+            with more tokens (source or target) counts.
     """
 
     def __init__(
@@ -131,92 +152,102 @@ class Batches:
 
         self.seed = seed
         self._shards = shards
-        self._mapped = functools.lru_cache(MAPPED_SHARDS)(shards.__getitem__)
+        self._open_shard = functools.lru_cache(MAPPED_SHARDS)(shards.__getitem__)
         lengths = shards.lengths if isinstance(shards, Shards) else lengths_of(shards)
         self.buckets, self._bucket_of = choose_buckets(lengths, size)
         self.pairs = sum(bucket.pairs for bucket in self.buckets)
         self.steps_per_epoch = sum(bucket.batches for bucket in self.buckets)
 
     def plan(self, epoch: int, start: int = 0) -> Iterator[tuple[Bucket, Positions]]:
-        """Yield (bucket, positions of its pairs) for each batch of an epoch from `start` on, shuffled by (seed, epoch).
+        """Yield the bucket and the positions of the pairs for each batch of an epoch.
 
-        Every pair occurs once.
-        The shards follow one another in a new order each epoch. Within a shard the batches of all buckets are
-        shuffled; pairs that do not fill a batch are left over for the next shard.
+        Every pair occurs once per epoch, in an order that depends on the seed and the epoch. Shards are read one after
+        another. Pairs of a shard that do not fill a batch are added to the batches of the next shard.
+
+        Args:
+            epoch: Index of the epoch, from 0.
+            start: Number of batches to skip.
         """
         rng = np.random.default_rng((self.seed, epoch))
-        left_over = [np.zeros(0, np.int64) for _ in self.buckets]  # as _joined
+        left_over = [np.zeros(0, np.int64) for _ in self.buckets]  # positions of pairs that wait for a full batch
         order = rng.permutation(len(self._shards)).tolist()
         for shard in order:
-            pairs = self._mapped(shard)
+            pairs = self._open_shard(shard)
             numbers = self._bucket_of[pairs.sources.lengths, pairs.targets.lengths + 1]
             planned: list[tuple[Bucket, npt.NDArray[np.int64]]] = []
             for i, bucket in enumerate(self.buckets):
                 rows = rng.permutation(np.flatnonzero(numbers == i))
-                # Questions of similar length share a batch, since the longest one sets the number of encoder steps.
-                # NumPy sorts integers of one or two bytes by radix, ten times as fast as int64.
+                # Group sources of similar length, because the longest source of a batch sets the number of encoder
+                # steps. NumPy sorts 8-bit and 16-bit integers ten times as fast as int64.
                 lengths = pairs.sources.lengths[rows].astype(np.min_scalar_type(bucket.shape[SOURCE]))
-                joined = np.concatenate([left_over[i], _joined(shard, rows[np.argsort(lengths, kind="stable")])])
+                packed = np.concatenate(
+                    [left_over[i], _pack_positions(shard, rows[np.argsort(lengths, kind="stable")])]
+                )
                 last = shard == order[-1]
-                full = len(joined) if last else len(joined) - len(joined) % bucket.batch_size
+                full = len(packed) if last else len(packed) - len(packed) % bucket.batch_size
                 for first in range(0, full, bucket.batch_size):
-                    batch = joined[first : min(first + bucket.batch_size, full)]
-                    rng.shuffle(batch)  # otherwise one tower would get all the long questions
+                    batch = packed[first : min(first + bucket.batch_size, full)]
+                    rng.shuffle(batch)  # otherwise, one tower would get all the long questions
                     planned.append((bucket, batch))
-                left_over[i] = joined[full:]
-            # Every batch before `start` is planned, too, since the order of the later ones depends on it.
+                left_over[i] = packed[full:]
+            # Skipped batches are planned as well, because the order of later batches depends on them.
             for i in rng.permutation(len(planned))[start:]:
                 bucket, batch = planned[i]
-                yield bucket, _split(batch)
+                yield bucket, _unpack_positions(batch)
             start = max(0, start - len(planned))
 
     def from_step(self, step: int, towers: int, machine: int = 0, machines: int = 1) -> Iterator[GlobalBatch]:
-        """Yield each batch, divided into a share for each tower of this machine, endlessly.
+        """Yield batches without end, starting at a step. Each batch is divided among the towers of this machine.
 
-        step: the first step, counted from 0. towers: the number of towers on each machine. The pairs of a batch do not
-        depend on the number of machines and towers.
+        The number of machines and towers does not change which pairs a global batch contains.
+
+        Args:
+            step: Index of the first step, from 0.
+            towers: Number of towers per machine.
+            machine: Index of this machine.
+            machines: Number of machines.
         """
-        epoch, done = divmod(step, self.steps_per_epoch)
+        epoch, start = divmod(step, self.steps_per_epoch)
         while True:
-            for _, positions in self.plan(epoch, done):
+            for _, positions in self.plan(epoch, start):
                 yield self._global_batch(positions, towers, machine, machines)
             epoch = epoch + 1
-            done = 0
+            start = 0
 
     def _global_batch(self, positions: Positions, towers: int, machine: int, machines: int) -> GlobalBatch:
-        """Return a batch of these pairs. A machine pads only its own shares."""
+        """Return the global batch of these pairs. Only the pairs of this machine are loaded and padded."""
         longest = np.zeros(2, np.int64)
         ids = [np.array([PAD, EOS])]
         for shard in np.unique(positions[:, 0]).tolist():
-            pairs = self._mapped(shard).select(positions[positions[:, 0] == shard, 1])
+            pairs = self._open_shard(shard).select(positions[positions[:, 0] == shard, 1])
             longest = np.maximum(longest, [pairs.sources.lengths.max(), pairs.targets.lengths.max() + 1])
             ids += [pairs.sources.joined(), pairs.targets.joined(), pairs.begins]
         parts = np.array_split(positions, towers * machines)[machine * towers : (machine + 1) * towers]
-        shares = tuple(self._share(part, positions, *longest.tolist()) for part in parts)
+        shares = tuple(self._make_share(part, positions, *longest.tolist()) for part in parts)
         return GlobalBatch(shares, len(positions), np.unique(np.concatenate(ids)).astype(np.int64))
 
-    def _share(self, part: Positions, batch_positions: Positions, source_length: int, target_length: int) -> Batch:
+    def _make_share(self, part: Positions, batch_positions: Positions, source_length: int, target_length: int) -> Batch:
         if len(part):
-            return self._read(part, source_length, target_length)
-        # cuDNN accepts no empty batch: a tower without pairs gets one row of weight 0.
-        return without_weight(self._read(batch_positions[:1], source_length, target_length))
+            return self._pad(part, source_length, target_length)
+        # A tower without pairs gets one pair of weight 0, because cuDNN rejects empty batches.
+        return without_weight(self._pad(batch_positions[:1], source_length, target_length))
 
-    def _read(self, positions: Positions, source_length: int, target_length: int) -> Batch:
+    def _pad(self, positions: Positions, source_length: int, target_length: int) -> Batch:
         shards, rows = positions.T
         if (shards == shards[0]).all():
-            return pad_batch(self._mapped(int(shards[0])), rows, source_length, target_length)
+            return pad_batch(self._open_shard(int(shards[0])), rows, source_length, target_length)
         by_shard = [positions[shards == shard] for shard in np.unique(shards)]
-        batches = [self._read(part, source_length, target_length) for part in by_shard]
+        batches = [self._pad(part, source_length, target_length) for part in by_shard]
         return Batch(*map(np.concatenate, zip(*batches, strict=True)))
 
 
 def without_weight(batch: Batch) -> Batch:
-    """Return the batch with weights of 0."""
+    """Return the batch with all weights set to 0."""
     return batch._replace(weights=np.zeros_like(batch.weights))
 
 
 def split(batch: Batch, pieces: int) -> list[Batch]:
-    """Divide the rows into pieces of about equal size. A piece without a row gets the first one, with weights of 0."""
+    """Split a batch into parts of nearly equal size. Empty parts are filled with one pair of weight 0."""
 
     def rows(part: npt.NDArray[np.int64]) -> Batch:
         return Batch(batch.source[part], batch.target_in[part], batch.target_out[part], batch.weights[part])
@@ -225,18 +256,18 @@ def split(batch: Batch, pieces: int) -> list[Batch]:
     return [rows(part) if len(part) else without_weight(rows(np.array([0]))) for part in parts]
 
 
-def _joined(shard: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the positions of rows of a shard as one number each, which NumPy shuffles faster than two: [rows]."""
+def _pack_positions(shard: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Pack the shard and row of each pair into one integer, because NumPy shuffles single integers faster."""
     return rows + (shard << 32)
 
 
-def _split(joined: npt.NDArray[np.int64]) -> Positions:
-    """Undo `_joined`."""
-    return np.stack([joined >> 32, joined & 0xFFFFFFFF], axis=1)
+def _unpack_positions(packed: npt.NDArray[np.int64]) -> Positions:
+    """Return the shard and row of each packed position; the inverse of `_pack_positions`."""
+    return np.stack([packed >> 32, packed & 0xFFFFFFFF], axis=1)
 
 
 def pad_batch(pairs: EncodedPairs, rows: npt.NDArray[np.int64], source_length: int, target_length: int) -> Batch:
-    """Return the pairs in these rows, padded to the given lengths, EOS counted in the target."""
+    """Return a batch of the pairs in these rows, padded to the given lengths. The target length includes EOS."""
     source = pad(pairs.sources, rows, source_length)
     body = pad(pairs.targets, rows, target_length)
     lengths = pairs.targets.lengths[rows]
@@ -248,11 +279,11 @@ def pad_batch(pairs: EncodedPairs, rows: npt.NDArray[np.int64], source_length: i
 
 
 def pad(ragged: Ragged, rows: npt.NDArray[np.int64], length: int) -> Ids:
-    """Return the given rows as an array [rows, length], with PAD on the right."""
+    """Return the rows, right-padded with PAD to shape [rows, length]."""
     padded = np.full((len(rows), length), PAD, np.int32)
     starts = ragged.starts[rows]
     lengths = ragged.lengths[rows]
-    real = np.arange(length) < lengths[:, None]  # [rows, length]
+    is_token = np.arange(length) < lengths[:, None]  # [rows, length]
     index = starts[:, None] + np.arange(length)  # [rows, length]
-    padded[real] = ragged.flat[index[real]]
+    padded[is_token] = ragged.flat[index[is_token]]
     return padded

@@ -1,8 +1,7 @@
-"""Folders that are computed once: named by a hash of their inputs, complete or absent, verified before use.
+"""Cache folders, which are named by a hash of their inputs, created atomically, and verified before use.
 
-A cache is bounded. Folders that were not used for long are removed when another one has been made, the least recently
-used first, and what killed processes left before it is made. The date of a manifest is the time of the last use of its
-folder, as `note_use` sets it.
+The size of a cache is limited: after a new folder is created, the least recently used folders are removed. The
+modification time of a folder's manifest is the time of its last use.
 """
 
 import json
@@ -26,25 +25,26 @@ from chatbot.corpus.reading.sources import CACHE_TAG
 from chatbot.errors import UserError
 
 MANIFEST = "manifest.json"
-# Marks a folder as a cache, for backup programs and for `--data FOLDER` (https://bford.info/cachedir/).
+# Content of the file CACHEDIR.TAG. Backup programs skip folders with this file (https://bford.info/cachedir/).
 CACHE_TAG_CONTENT = "Signature: 8a477f597d28d172789f06886806bc55\n"
-BLOCK = 1 << 20  # bytes read at once
+BLOCK = 1 << 20  # bytes per read
 DAY = 86_400  # seconds
-# The limits of a cache: bytes in all folders, and seconds since the last use of each. What was used within a day stays.
-MOST_BYTES = 20 * 10**9
-MOST_SECONDS = 90 * DAY
-NAME = re.compile(r"[a-z]+-[0-9a-f]{32}")  # of a folder with a key
-PART = ".part-"  # after the name of a folder that is being made or removed
+# Old folders are removed if the cache is larger than this, or if they are unused for this time. Folders that were used
+# in the last day are always kept.
+MAX_BYTES = 20 * 10**9
+MAX_UNUSED_SECONDS = 90 * DAY
+NAME = re.compile(r"[a-z]+-[0-9a-f]{32}")  # matches the name of a cache folder
+PART = ".part-"  # marks the name of a folder that is being created or removed
 
 
 def key_of(**parts: Any) -> str:
-    """Return a hash of these parts, which must be serialisable as JSON."""
+    """Return a hash of the keyword arguments, which must be JSON-serialisable."""
     text = json.dumps(parts, ensure_ascii=True, sort_keys=True)
     return xxhash.xxh3_128_hexdigest(text.encode())
 
 
 def content_key(path: Path) -> str:
-    """Return a hash of a file's content, read block by block; its name and date do not matter."""
+    """Return a hash of a file's content, independent of its name and date."""
     digest = xxhash.xxh3_128()
     with path.open("rb") as file:
         while block := file.read(BLOCK):
@@ -54,16 +54,19 @@ def content_key(path: Path) -> str:
 
 @contextmanager
 def make_once(folder: Path) -> Iterator[Path | None]:
-    """Yield a temporary folder for the files of `folder`, or None if `folder` is already complete.
+    """Yield a temporary folder to fill, or None if `folder` is already complete.
 
         with make_once(root / name) as part:
             if part:
                 write_files(part)
 
-    At the end of the block the temporary folder gets a tag and a manifest with the checksum of each file, and
-    replaces `folder`; after an exception, Ctrl-C or SIGTERM the temporary folder is removed, and `folder` is unchanged.
-    One process makes the folder while others wait. A damaged folder is replaced. A complete folder needs no write
-    permission. Other folders beyond the limits are removed. Raises UserError if the disk is full.
+    After the block, a manifest with the checksum of each file is added, and the temporary folder replaces `folder`.
+    After an exception, Ctrl-C or SIGTERM, the temporary folder is removed and `folder` is unchanged. Only one process
+    creates the folder, while others wait. A damaged folder is replaced. If the cache exceeds its limits, old folders
+    are removed.
+
+    Raises:
+        UserError: If the disk is full.
     """
     if is_complete(folder):
         note_use(folder)
@@ -73,17 +76,17 @@ def make_once(folder: Path) -> Iterator[Path | None]:
         folder.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(folder.parent)
         with _lock(folder):
-            if is_complete(folder):  # made by another process in the meantime
+            if is_complete(folder):  # another process has created the folder in the meantime
                 yield None
             else:
                 with temporary_folder(folder.parent, f"{folder.name}{PART}") as part:
-                    # The tag comes first: `--data FOLDER` skips an unfinished folder, too.
+                    # Write the tag first, so unfinished folders are not read as data.
                     (part / CACHE_TAG).write_text(CACHE_TAG_CONTENT, encoding="ascii")
                     yield part
                     files = {path.name: content_key(path) for path in sorted(part.iterdir())}
                     (part / MANIFEST).write_text(json.dumps({"files": files}), encoding="utf-8")
                     if folder.exists():
-                        print(f"{folder}: damaged; made again")
+                        print(f"{folder}: damaged; created again")
                         shutil.rmtree(folder)
                     part.chmod(0o755)
                     os.replace(part, folder)
@@ -98,7 +101,7 @@ def make_once(folder: Path) -> Iterator[Path | None]:
 
 
 def is_complete(folder: Path) -> bool:
-    """Return whether the folder has a manifest, and every file has its checksum."""
+    """Return whether a folder has a manifest and all files match their checksums."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         return all(content_key(folder / name) == checksum for name, checksum in manifest["files"].items())
@@ -108,12 +111,12 @@ def is_complete(folder: Path) -> bool:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Make Ctrl-C and SIGTERM raise exceptions, so that temporary files are removed.
+    """Raise an exception on Ctrl-C or SIGTERM inside the block, so temporary files are removed.
 
-    The default for Ctrl-C: see `exit_code_of`. SIGTERM keeps a handler that was installed for it.
+    Without this, both signals could end the process at once. A custom SIGTERM handler is not replaced.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield  # Python allows handlers in the main thread only
+        yield  # signal handlers can be set only in the main thread
         return
     before: dict[int, Any] = {signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler)}
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
@@ -127,35 +130,37 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def temporary_folder(parent: Path | None = None, prefix: str = "chatbot-corpus-") -> Iterator[Path]:
-    """Yield an empty folder that is removed at the end, unless it was moved.
+    """Yield an empty folder that is removed after the block, unless it was moved.
 
-    parent: None: the system's folder for temporary files.
+    Args:
+        parent: Parent folder; the system's temporary folder if None.
+        prefix: Prefix of the folder's name.
     """
     with interruptible(), tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 
 def note_use(folder: Path) -> None:
-    """Note that a complete folder is used now, so that it is not removed within a day."""
-    with suppress(OSError):  # no permission to write
+    """Update the time of a folder's last use, which keeps the folder in the cache for at least a day."""
+    with suppress(OSError):  # the folder can be read-only
         os.utime(folder / MANIFEST)
 
 
 def _remove_unused(cache: Path) -> None:
-    """Remove the folders that were not used for MOST_SECONDS, and the least recently used ones beyond MOST_BYTES.
+    """Remove old folders until the cache is within its limits.
 
-    Raises no error: another process may remove or use the same ones, and some may be another user's.
+    Errors are ignored, because other processes can use the folders, and other users can own some of them.
     """
-    used: list[tuple[float, int, Path]] = []
+    folders: list[tuple[float, int, Path]] = []
     for folder in cache.iterdir():
         with suppress(OSError):
             if NAME.fullmatch(folder.name):
                 size = sum(path.stat().st_size for path in folder.iterdir())
-                used.append(((folder / MANIFEST).stat().st_mtime, size, folder))
-    total = sum(size for _, size, _ in used)
-    for last, size, folder in sorted(used):
-        unused = time.time() - last
-        if unused <= (DAY if total > MOST_BYTES else MOST_SECONDS):
+                folders.append(((folder / MANIFEST).stat().st_mtime, size, folder))
+    total = sum(size for _, size, _ in folders)
+    for last_use, size, folder in sorted(folders):
+        unused = time.time() - last_use
+        if unused <= (DAY if total > MAX_BYTES else MAX_UNUSED_SECONDS):
             break
         with suppress(OSError):
             removed = folder.with_name(f"{folder.name}{PART}removed")
@@ -166,9 +171,9 @@ def _remove_unused(cache: Path) -> None:
 
 
 def _remove_abandoned(cache: Path) -> None:
-    """Remove the temporary folders of processes that were killed: of folders that no process has locked.
+    """Remove the temporary folders of killed processes. A folder is in use only while it is locked.
 
-    Raises no error: some may be another user's.
+    Errors are ignored, because other users can own some folders.
     """
     for part in cache.iterdir():
         name, is_part, _ = part.name.partition(PART)
@@ -178,7 +183,7 @@ def _remove_abandoned(cache: Path) -> None:
 
 
 def _lock(folder: Path) -> filelock.BaseFileLock:
-    lock = filelock.FileLock(folder.with_name(f".{folder.name}.lock"))  # hidden, so that nobody reads it as pairs
+    lock = filelock.FileLock(folder.with_name(f".{folder.name}.lock"))  # hidden, so it is not read as data
     try:
         lock.acquire(blocking=False)
         lock.release()

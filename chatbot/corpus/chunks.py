@@ -1,7 +1,6 @@
-"""Chunks of some thousand tokenised pairs: the unit of work when a corpus is encoded.
+"""Chunks of a few thousand tokenised pairs. Worker processes encode a corpus chunk by chunk.
 
-Each chunk numbers its own tokens, so that chunks can be made on any machine, in any order, before the vocabulary is
-known.
+Each chunk numbers its own distinct tokens, because the vocabulary is built only after all chunks are tokenised.
 """
 
 import dataclasses
@@ -20,13 +19,13 @@ from chatbot.config.corpus import PIECES, CorpusSettings
 from chatbot.corpus.cleaning import cleaner
 from chatbot.corpus.pair_ids import SOURCE, TARGET, Hashes, Mask, Ragged
 from chatbot.corpus.pieces import pieces_of_lines
-from chatbot.corpus.reading.conversation import NEW, RESUMED, Pair
 from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading.turns import NEW, RESUMED, Pair
 from chatbot.corpus.selection import word_filter
 from chatbot.corpus.tokenizer import text_of, tokenizer
 
-# Large enough that distinct tokens are a small part of all tokens, small enough to be tokenised within a second. A
-# chunk may have up to twice as many, so as to end with a conversation.
+# Number of pairs in a chunk. Tokenising a chunk takes less than a second. A chunk can contain up to twice this number,
+# because conversations are not split.
 PAIRS_PER_CHUNK = 16384
 
 
@@ -34,14 +33,14 @@ PAIRS_PER_CHUNK = 16384
 class Chunk:
     """Tokenised pairs. Rows 2i and 2i + 1 are the question and the answer of pair i.
 
-    The links keep the turns of a conversation: see `corpus/reading/conversation.py` for the turns before a question.
-    They never lead to another chunk: the first pair of a chunk is NEW.
+    Each pair has a link, which is NEW for the first pair of a conversation. Other links state how the pair continues
+    the conversation (see `corpus/reading/turns.py`).
     """
 
-    token_text: npt.NDArray[np.uint8]  # the distinct tokens, in UTF-8, with a line break between them
-    ids: npt.NDArray[np.unsignedinteger[Any]]  # [all tokens of all rows] indices of distinct tokens
-    lengths: npt.NDArray[np.uint32]  # [2 * pairs]
-    text_hashes: Hashes  # [2 * pairs]
+    token_text: npt.NDArray[np.uint8]  # distinct tokens in UTF-8, separated by newlines
+    ids: npt.NDArray[np.unsignedinteger[Any]]  # [total tokens] indices into the distinct tokens
+    lengths: npt.NDArray[np.uint32]  # [2 * pairs] tokens in each row
+    text_hashes: Hashes  # [2 * pairs] hash of each row's text
     links: npt.NDArray[np.uint8]  # [pairs] NEW, OVERLAP, NEXT or RESUMED
 
     def __len__(self) -> int:
@@ -49,68 +48,74 @@ class Chunk:
 
     @property
     def pair_hashes(self) -> Hashes:
-        """The hash of each question and its answer, [pairs]."""
-        return mixed(self.text_hashes[::2], self.text_hashes[1::2])
+        """[pairs] hash of each pair of a question and an answer."""
+        return mix_hashes(self.text_hashes[::2], self.text_hashes[1::2])
 
     @functools.cached_property
     def tokens(self) -> list[str]:
-        """The distinct tokens."""
+        """The distinct tokens, by index."""
         text = self.token_text.tobytes().decode()
         return text.split("\n") if text else []
 
-    def rows(self, kept: Mask) -> Ragged:
-        """Return the alternating questions and answers of the kept pairs: [2 * kept pairs] rows of indices."""
-        return Ragged.from_lengths(self.ids, self.lengths).select(np.flatnonzero(np.repeat(kept, 2)))
+    def rows(self, selected: Mask) -> Ragged:
+        """Return the token indices of the selected pairs. Rows alternate between questions and answers."""
+        return Ragged.from_lengths(self.ids, self.lengths).select(np.flatnonzero(np.repeat(selected, 2)))
 
     def texts(self, indices: npt.NDArray[np.integer]) -> Iterator[tuple[str, str]]:
-        """Yield the cleaned question and answer of the pairs with these indices."""
+        """Yield the cleaned question and answer of each pair at these indices."""
         rows = Ragged.from_lengths(self.ids, self.lengths)
         for index in indices.tolist():
             question, answer = ([self.tokens[i] for i in rows.row(2 * index + side)] for side in (SOURCE, TARGET))
             yield text_of(question), text_of(answer)
 
     def save(self, path: Path) -> None:
-        """Write the chunk; equal chunks give equal bytes."""
+        """Write the chunk to a file. Equal chunks produce identical files."""
         with path.open("wb") as file:
             np.savez(file, **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)})
 
 
 def load_chunk(path: Path) -> Chunk:
-    """Read what `Chunk.save` wrote."""
+    """Load a chunk that was written by `Chunk.save`."""
     with np.load(path) as arrays:
         return Chunk(**arrays)
 
 
 def load_hashes(path: Path) -> tuple[Hashes, npt.NDArray[np.uint8]]:
-    """Return the hashes of the texts of a chunk and its links, without reading its tokens."""
+    """Return the text hashes and the links of a chunk, without loading its tokens."""
     with np.load(path) as arrays:
         return arrays["text_hashes"], arrays["links"]
 
 
 def tokenise_chunk(pairs: Sequence[Pair], first: int, report: Report, settings: CorpusSettings) -> Chunk:
-    """Clean the pairs, drop those that the rules about one pair reject, and tokenise the others, as `clean_pairs`."""
+    """Clean pairs, drop invalid pairs, and tokenise the remaining pairs."""
     cleaned = list(clean_pairs(pairs, first, report, settings))
     texts = [text for pair in cleaned for text in pair[:2]]
-    tokens, ids, lengths = _numbered(texts, settings)
+    tokens, ids, lengths = _number_tokens(texts, settings)
     return Chunk(
         np.frombuffer("\n".join(tokens).encode(), np.uint8),
         ids.astype(np.uint16 if len(tokens) <= 1 << 16 else np.uint32),
         lengths.astype(np.uint32),
-        hashes_of(texts),
+        hash_texts(texts),
         np.fromiter((pair[2] for pair in cleaned), np.uint8, len(cleaned)),
     )
 
 
 def clean_pairs(pairs: Iterable[Pair], first: int, report: Report, settings: CorpusSettings) -> Iterator[Pair]:
-    """Yield the cleaned pairs that the rules about one pair keep. The report counts changed and dropped pairs.
+    """Clean pairs, and drop pairs that are empty or contain blocked words.
 
-    The conversation of a dropped pair goes on with RESUMED. The first pair begins a new one. first: the number of the
-    first pair in its file, from 1; the report names pairs by these numbers.
+    If pairs in the middle of a conversation are dropped, the next pair gets the link RESUMED. The first pair always
+    begins a new conversation.
+
+    Args:
+        pairs: Pairs of a file.
+        first: Number of the first pair in its file, counted from 1. The report refers to pairs by their numbers.
+        report: Report in which changed utterances and dropped pairs are counted.
+        settings: Cleaning rules and block list.
     """
     changed: Counter[str] = Counter()
     clean = cleaner(settings.clean, changed)
     is_blocked = word_filter(settings)
-    gap: int | None = NEW  # the link of a pair after dropped ones; None: no pair was dropped
+    gap: int | None = NEW  # link of the next pair after dropped pairs, or None
     for number, (question, answer, link) in enumerate(pairs, start=first):
         question = clean(question)
         answer = clean(answer)
@@ -125,13 +130,13 @@ def clean_pairs(pairs: Iterable[Pair], first: int, report: Report, settings: Cor
     report.changed = dict(changed)
 
 
-def hashes_of(texts: Iterable[str]) -> Hashes:
+def hash_texts(texts: Iterable[str]) -> Hashes:
     """Return the hash of each text, [texts]."""
     return np.fromiter(map(xxhash.xxh3_64_intdigest, map(str.encode, texts)), np.uint64)
 
 
-def mixed(first: Hashes, second: Hashes) -> Hashes:
-    """Return a hash of two hashes in this order, by the multiplications of SplitMix64 (Steele et al., 2014)."""
+def mix_hashes(first: Hashes, second: Hashes) -> Hashes:
+    """Combine two hashes into one that depends on their order, as in SplitMix64 (Steele et al., 2014)."""
     mixed: Hashes = first * np.uint64(0x9E3779B97F4A7C15) + second
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -139,21 +144,23 @@ def mixed(first: Hashes, second: Hashes) -> Hashes:
     return mixed
 
 
-def _numbered(
+def _number_tokens(
     texts: Sequence[str], settings: CorpusSettings
 ) -> tuple[list[str], npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-    """Return the distinct tokens in order of appearance, the index of every token, and the lengths of the texts.
+    """Tokenise texts, and number their distinct tokens in order of appearance.
 
-    One call tokenises all texts, joined by line breaks, which is faster than one call for each text. A line break is
-    always a separate token.
+    All texts are joined by newlines and tokenised in one call, which is faster than one call per text.
+
+    Returns:
+        The distinct tokens, the index of each token of the texts, and the number of tokens in each text.
     """
     if settings.tokenizer == PIECES:
         tokens = pieces_of_lines(str(settings.dictionary), texts)
     else:
         tokens = tokenizer(settings.tokenizer, settings.dictionary)("\n".join(texts))
     numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
-    line_break = numbers["\n"]
+    newline = numbers["\n"]
     ids = np.fromiter(map(numbers.__getitem__, tokens), np.uint32, len(tokens))
-    is_break = ids == line_break
-    ends = np.append(np.flatnonzero(is_break), len(ids))[: len(texts)]
-    return list(numbers)[1:], ids[~is_break] - 1, np.diff(ends, prepend=-1) - 1
+    is_newline = ids == newline
+    ends = np.append(np.flatnonzero(is_newline), len(ids))[: len(texts)]
+    return list(numbers)[1:], ids[~is_newline] - 1, np.diff(ends, prepend=-1) - 1

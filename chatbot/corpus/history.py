@@ -1,16 +1,15 @@
-"""The turns before a question, in the source of a pair: `--history N` joins the last N of them with the question.
+"""Sources with conversation history: `--history N` adds the last N utterances (turns) before each question.
 
-A source with history is a list of turns, the oldest first and the question last. Each turn begins with the mark of who
-spoke (`vocabulary.MARKS`). The speakers alternate: the other one has asked the question. Sources are stored with all N
-turns. When they are read, the oldest turns are left out until the others fit in --max-length.
+A source contains the turns from oldest to newest, and the question last. A special token called a mark precedes each
+turn. It identifies one of two alternating speakers (see `vocabulary.MARKS`), and the question has the first mark.
 """
 
 import numpy as np
 import numpy.typing as npt
 
-from chatbot.corpus.chunks import Chunk, mixed
+from chatbot.corpus.chunks import Chunk, mix_hashes
 from chatbot.corpus.pair_ids import Hashes, Mask, Offsets, Ragged
-from chatbot.corpus.reading.conversation import NEW, NEXT, OVERLAP
+from chatbot.corpus.reading.turns import NEW, NEXT, OVERLAP
 from chatbot.corpus.selection import PairHashes
 from chatbot.corpus.vocabulary import MARKS
 
@@ -18,36 +17,40 @@ Links = npt.NDArray[np.uint8]
 
 
 def turns_that_fit(sources: Ragged, first_mark: int, max_length: int) -> Ragged:
-    """Return the sources without the oldest turns that do not fit in max_length tokens. The question always stays.
+    """Remove the oldest turns of each source until it fits in `max_length` tokens. The question is always kept.
 
-    first_mark: the id of the first of MARKS.
+    Args:
+        sources: Sources with history.
+        first_mark: Id of the first mark in MARKS.
+        max_length: Maximum number of tokens in a source.
     """
     marks: Offsets = np.flatnonzero((sources.flat >= first_mark) & (sources.flat < first_mark + len(MARKS)))
     ends = sources.starts + sources.lengths
-    # The first mark from which at most max_length tokens remain, or the question's.
+    # [sources] index of the mark at which each shortened source starts
     fitting = np.searchsorted(marks, np.maximum(sources.starts, ends - max_length))
     starts = marks[np.minimum(fitting, np.searchsorted(marks, ends) - 1)]
     return Ragged(sources.flat, starts, ends - starts)
 
 
 def questions_alone(sources: Ragged, first_mark: int) -> Ragged:
-    """Return the questions of sources with history, without their marks."""
+    """Return only the question of each source, without previous turns and marks."""
     marked = turns_that_fit(sources, first_mark, 0)
     return Ragged(sources.flat, marked.starts + 1, marked.lengths - 1)
 
 
-def with_history(sources: Ragged, first_mark: int) -> int:
-    """Return the number of sources that have a turn before the question."""
+def count_with_history(sources: Ragged, first_mark: int) -> int:
+    """Return the number of sources that contain a turn before the question."""
     return int(np.count_nonzero(turns_that_fit(sources, first_mark, 0).starts > sources.starts))
 
 
 def turn_rows(links: Links, turns: int) -> npt.NDArray[np.int64]:
-    """Return the row of a chunk that each turn of a pair's source stands in, [pairs, at most turns + 1].
+    """Return which rows of a chunk contain the turns of each source, with shape [pairs, at most turns + 1].
 
-    The first column is the question, the next the turn before it. -1 stands for no turn.
+    The first column contains the row of the question, the second the row of the turn before it, and so on. An entry of
+    -1 means that there are no earlier turns.
     """
     questions = 2 * np.arange(len(links))
-    before = np.full(2 * len(links), -1)  # the row of the turn before each row
+    before = np.full(2 * len(links), -1)  # row of the turn that precedes each row
     before[1::2] = questions
     overlap = np.flatnonzero(links == OVERLAP)
     following = np.flatnonzero(links == NEXT)
@@ -63,44 +66,49 @@ def turn_rows(links: Links, turns: int) -> npt.NDArray[np.int64]:
     return np.stack(columns, axis=1)
 
 
-def rows_with_history(chunk: Chunk, kept: Mask, turns: int) -> Ragged:
-    """Return the alternating sources and answers of the kept pairs: [2 * kept pairs] rows of indices of tokens.
+def rows_with_history(chunk: Chunk, selected: Mask, turns: int) -> Ragged:
+    """Return the token indices of the selected pairs. Rows alternate between sources and answers.
 
-    The marks have the indices after those of the chunk's distinct tokens.
+    The two marks have the first indices after the distinct tokens of the chunk.
     """
     tokens = len(chunk.tokens)
     rows = len(chunk.lengths)
     flat = np.concatenate([chunk.ids.astype(np.int64), np.arange(tokens, tokens + len(MARKS))])
     all_rows = Ragged.from_lengths(flat, np.concatenate([chunk.lengths, np.ones(len(MARKS), np.uint32)]))
-    history = turn_rows(chunk.links, turns)[kept, ::-1]  # [kept, turns] the oldest first, the question last
+    history = turn_rows(chunk.links, turns)[selected, ::-1]  # [selected, turns], with the question last
     ages = np.arange(history.shape[1])[::-1]
     marks = np.where(history < 0, -1, rows + ages % len(MARKS))
-    # [kept, 2 * turns] mark, turn, mark, question; a chunk may keep no pair
+    # [selected, 2 * turns], for example mark, turn, mark, question
     marked = np.stack([marks, history], axis=2).reshape(len(history), 2 * history.shape[1])
     answers = history[:, -1:] + 1
-    parts = np.concatenate([marked, answers], axis=1)  # [kept, 2 * turns + 1]
+    parts = np.concatenate([marked, answers], axis=1)  # [selected, 2 * turns + 1]
     exists = parts >= 0
-    selected = all_rows.select(parts[exists])
+    existing = all_rows.select(parts[exists])
     sizes = np.zeros(parts.shape, np.int64)
-    sizes[exists] = selected.lengths
-    lengths = np.stack([sizes[:, :-1].sum(axis=1), sizes[:, -1]], axis=1)  # [kept, 2]
-    return Ragged.from_lengths(selected.joined(), lengths.ravel())
+    sizes[exists] = existing.lengths
+    lengths = np.stack([sizes[:, :-1].sum(axis=1), sizes[:, -1]], axis=1)  # [selected, 2]
+    return Ragged.from_lengths(existing.joined(), lengths.ravel())
 
 
 def pair_hashes(texts: Hashes, links: Links, turns: int) -> PairHashes:
-    """Return the hashes of a chunk's pairs, with so many turns of history.
+    """Return the hashes of the pairs of a chunk.
 
-    With history, examples are equal if their turns are, too. All pairs of a conversation are one group, named by its
-    first turn. texts: [2 * pairs] the hashes of the alternating questions and answers.
+    With history, the hash of an example includes the previous turns. All pairs of a conversation then form a group,
+    which is identified by the hash of the first turn.
+
+    Args:
+        texts: Hashes of the alternating questions and answers, [2 * pairs].
+        links: Links between the pairs, [pairs].
+        turns: Maximum number of previous turns.
     """
     questions = texts[::2]
     answers = texts[1::2]
-    pairs = mixed(questions, answers)
+    pairs = mix_hashes(questions, answers)
     if not turns:
         return PairHashes(questions, answers, pairs, questions, pairs)
     examples = pairs.copy()
     for column in turn_rows(links, turns).T[1:]:
         exists = column >= 0
-        examples[exists] = mixed(examples[exists], texts[column[exists]])
+        examples[exists] = mix_hashes(examples[exists], texts[column[exists]])
     first = np.maximum.accumulate(np.where(links == NEW, np.arange(len(links)), 0))
     return PairHashes(questions, answers, pairs, questions[first], examples)

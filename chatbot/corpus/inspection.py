@@ -1,4 +1,4 @@
-"""Inspection of a corpus before training: lengths, vocabulary and frequent replies, as text and as JSON."""
+"""Inspection of a corpus before training: a report on lengths, vocabulary and frequent replies."""
 
 import dataclasses
 import json
@@ -17,11 +17,11 @@ from chatbot.config.model import ModelSettings
 from chatbot.config.run import RunSettings
 from chatbot.corpus.cache import temporary_folder
 from chatbot.corpus.chunks import load_chunk
-from chatbot.corpus.dataset import count_tokens, described, kept_pairs
+from chatbot.corpus.dataset import count_tokens, describe_report, select_pairs
 from chatbot.corpus.files import (
     CorpusFiles,
     TokenisedFiles,
-    left_out,
+    excluded_test_parts,
     tokenise,
     training_files,
     validation_files,
@@ -35,57 +35,58 @@ from chatbot.corpus.reading.subtitles import NO_SPEECH
 from chatbot.corpus.reading.turns import NO_TEXT, NOT_TEXT, NOTICES, OF_PROGRAMS
 from chatbot.corpus.selection import Selection
 from chatbot.corpus.shards import encode_chunk
-from chatbot.corpus.tokenizer import check_no_pieces, print_unused_words
+from chatbot.corpus.tokenizer import check_not_pieces, print_unused_words
 from chatbot.corpus.vocabulary import Vocabulary, build_vocabulary
 from chatbot.corpus.workers import worker_pool
-from chatbot.display import counted, visible
+from chatbot.display import pluralize, visible
 from chatbot.flags import flags_for
 
-# With fewer chunks, one process is faster than starting others.
+# For at most this number of chunks, no worker processes are started, because starting them takes longer.
 SERIAL_CHUNKS = 6
 SAMPLES = 3
 TOP_REPLIES = 10
 VOCABULARY_SIZES = (4_000, 8_000, 16_000, 32_000, 64_000)
-# The suggested vocabulary covers this share of the largest coverage; the suggested length fits this share of the pairs.
-COVERED = 0.97
-FITTING = 0.99
+# Fraction of the maximum coverage that the suggested vocabulary reaches, and fraction of the pairs that are at most as
+# long as the suggested maximum length.
+COVERAGE_FRACTION = 0.97
+LENGTH_QUANTILE = 0.99
 
 
 class File(NamedTuple):
-    """One file of the corpus."""
+    """The report on a file of the corpus, and the number of its pairs that are selected for training."""
 
     report: Report
-    kept: int  # pairs that training would use
+    kept: int  # number of pairs that training would use
 
 
 @dataclasses.dataclass(frozen=True)
 class Measurements:
-    """The measurements. Lengths are in tokens of the suggested vocabulary, EOS counted in the answers."""
+    """Measurements of a corpus. Lengths are in tokens of the suggested vocabulary, and answers include EOS."""
 
     files: list[File]
     samples: list[tuple[str, str]]
-    lengths: npt.NDArray[np.int64]  # [pairs, 2] of question and answer
-    tokens: int  # distinct tokens
-    characters: int  # distinct characters
-    coverage: dict[int, float]  # the share of all tokens in a vocabulary, by its size, up to one with every candidate
-    top_replies: list[tuple[str, int]]  # with the number of pairs that have them
-    max_length: int  # suggested
-    vocabulary_size: int  # suggested
+    lengths: npt.NDArray[np.int64]  # [pairs, 2] length of question and answer
+    tokens: int  # number of distinct tokens
+    characters: int  # number of distinct characters
+    coverage: dict[int, float]  # vocabulary size -> fraction of all tokens that are in the vocabulary
+    top_replies: list[tuple[str, int]]  # most frequent replies and their counts
+    max_length: int  # suggested --max-length
+    vocabulary_size: int  # suggested --vocabulary-size
 
     @property
     def pairs(self) -> int:
-        """Pairs that are kept."""
+        """Number of selected pairs."""
         return len(self.lengths)
 
     @property
     def top_share(self) -> float:
-        """The share of the pairs that have one of the most frequent replies."""
+        """Fraction of the pairs whose reply is among the most frequent replies."""
         return sum(count for _, count in self.top_replies) / self.pairs
 
 
 def inspect(settings: InspectSettings) -> int:
-    """Print a report on the files, and return the exit code; no file is left on disk. Raises UserError."""
-    check_no_pieces(settings.corpus)
+    """Print a report on the files, and return the exit code. No files are left on disk."""
+    check_not_pieces(settings.corpus)
     corpus = without_word_spaces(settings.corpus)
     print_unused_words(corpus)
     with temporary_folder() as folder:
@@ -93,7 +94,7 @@ def inspect(settings: InspectSettings) -> int:
     print("\n".join(report_lines(measured, corpus)))
     if validation := validation_files(corpus):
         print("For validation, not counted above: " + ", ".join(source.name for source in validation.sources))
-    if names := left_out(corpus):
+    if names := excluded_test_parts(corpus):
         print("For tests, not read: " + ", ".join(names))
     if settings.json:
         print("\n".join(json_line(file) for file in measured.files))
@@ -101,33 +102,33 @@ def inspect(settings: InspectSettings) -> int:
 
 
 def measure(files: CorpusFiles) -> Measurements:
-    """Measure a corpus. Raises UserError when no pair is left."""
+    """Measure a corpus. Raises UserError if no pair is left."""
     with worker_pool() as pool:
         tokenised = tokenise(files, pool)
         hashes = tokenised.hashes()
-        kept = kept_pairs(tokenised, hashes, Selection.of(files.settings))
-        counts = count_tokens(tokenised, kept, pool)
+        selected = select_pairs(tokenised, hashes, Selection.from_settings(files.settings))
+        counts = count_tokens(tokenised, selected, pool)
         coverage = _coverage(counts)
-        size = next(size for size, covered in coverage.items() if covered >= COVERED * max(coverage.values()))
-        tasks = tokenised.tasks(kept, build_vocabulary(counts, size))
+        size = next(size for size, covered in coverage.items() if covered >= COVERAGE_FRACTION * max(coverage.values()))
+        tasks = tokenised.tasks(selected, build_vocabulary(counts, size))
         lengths = np.concatenate([*pool.in_order(_lengths, tasks, len(tasks) <= SERIAL_CHUNKS)])
     characters = set().union(*counts)
-    longest = int(np.quantile(lengths.max(axis=1), FITTING, method="inverted_cdf"))
+    longest = int(np.quantile(lengths.max(axis=1), LENGTH_QUANTILE, method="inverted_cdf"))
     return Measurements(
-        files=[*map(File, tokenised.reports, tokenised.by_source(kept))],
-        samples=_texts(tokenised, np.flatnonzero(kept)[:SAMPLES]),
+        files=[*map(File, tokenised.reports, tokenised.by_source(selected))],
+        samples=_texts(tokenised, np.flatnonzero(selected)[:SAMPLES]),
         lengths=lengths,
         tokens=len(characters | counts.keys()),
         characters=len(characters),
         coverage=coverage,
-        top_replies=_top_replies(tokenised, hashes.answers, kept),
+        top_replies=_top_replies(tokenised, hashes.answers, selected),
         max_length=max(2, longest),
         vocabulary_size=size,
     )
 
 
 def _coverage(counts: Mapping[str, int]) -> dict[int, float]:
-    """Return what vocabularies of several sizes cover. Sizes beyond the first that has every candidate are left out."""
+    """Return the fraction of all tokens that are in the vocabulary, for several vocabulary sizes."""
     coverage = {}
     candidates = len(build_vocabulary(counts, sys.maxsize))
     total = sum(counts.values())
@@ -139,16 +140,16 @@ def _coverage(counts: Mapping[str, int]) -> dict[int, float]:
     return coverage
 
 
-def _lengths(path: Path, kept: Mask, vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
-    """Return the lengths of the kept pairs of a chunk, EOS counted in the answers, [pairs, 2]."""
-    lengths = encode_chunk(load_chunk(path), kept, vocabulary).lengths[:, [SOURCE, TARGET]].astype(np.int64)
+def _lengths(path: Path, selected: Mask, vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
+    """Return the lengths of the selected questions and answers, [pairs, 2]. The length of an answer includes EOS."""
+    lengths = encode_chunk(load_chunk(path), selected, vocabulary).lengths[:, [SOURCE, TARGET]].astype(np.int64)
     lengths[:, TARGET] += 1
     return lengths
 
 
-def _top_replies(tokenised: TokenisedFiles, answer_hashes: Hashes, kept: Mask) -> list[tuple[str, int]]:
-    """Return the most frequent replies and the number of pairs that have each."""
-    rows = np.flatnonzero(kept)
+def _top_replies(tokenised: TokenisedFiles, answer_hashes: Hashes, selected: Mask) -> list[tuple[str, int]]:
+    """Return the most frequent replies and their counts."""
+    rows = np.flatnonzero(selected)
     _, first, counts = np.unique(answer_hashes[rows], return_index=True, return_counts=True)
     top = np.argsort(-counts, kind="stable")[:TOP_REPLIES]
     answers = [answer for _, answer in _texts(tokenised, rows[first[top]])]
@@ -156,9 +157,9 @@ def _top_replies(tokenised: TokenisedFiles, answer_hashes: Hashes, kept: Mask) -
 
 
 def _texts(tokenised: TokenisedFiles, rows: npt.NDArray[np.int64]) -> list[tuple[str, str]]:
-    """Return the cleaned text of the pairs with these numbers in the corpus, in this order."""
+    """Return the cleaned question and answer of each pair. `rows` contains the indices of the pairs in the corpus."""
     ends = np.cumsum([chunk.pairs for chunk in tokenised.chunks])
-    numbers = np.searchsorted(ends, rows, side="right")  # [rows] the chunk of each
+    numbers = np.searchsorted(ends, rows, side="right")  # [rows] chunk that contains each row
     texts: dict[int, tuple[str, str]] = {}
     for number in np.unique(numbers).tolist():
         in_chunk = rows[numbers == number]
@@ -167,47 +168,49 @@ def _texts(tokenised: TokenisedFiles, rows: npt.NDArray[np.int64]) -> list[tuple
     return [texts[row] for row in rows.tolist()]
 
 
-# Thresholds of the warnings, as shares of all pairs or replies.
+# Thresholds of the warnings: a fraction of all pairs, a fraction of all replies, and two counts.
 MANY_DROPPED = 0.1
 TOP_REPLIES_SHARE = 0.2
 FEW_PAIRS = 1000
 FREQUENT_REPLY = 10
-# Reasons to drop pairs that the user chose by a flag, and to drop what is no pair of the corpus anyway.
+# Reasons for dropped content that cause no warning: settings of the user (prefixes), and text without pairs.
 CHOSEN = ("pairs beyond ", "pairs with fewer ", "pairs with more ", "pairs with a blocked ")
 NO_PAIRS = (NO_DATA, NOTICES, NO_TEXT, NOT_TEXT, OF_PROGRAMS, FALSE_RESPONSES, NO_SPEECH)
 MAX_LENGTH = ModelSettings().max_length
 
 
 def report_lines(measured: Measurements, settings: CorpusSettings) -> list[str]:
-    """Return the whole report, for a terminal."""
+    """Return the lines of the complete report."""
     lines = []
     for file in measured.files:
         report = file.report
         kind = f"{', '.join(report.formats)}; {', '.join(report.charsets)}"
-        lines.append(f"{report.file}: {kind}; {counted(report.pairs, 'pair')}, {file.kept:,} kept")
-        lines += described(report)
+        lines.append(f"{report.file}: {kind}; {pluralize(report.pairs, 'pair')}, {file.kept:,} kept")
+        lines += describe_report(report)
     lines += ["", "The first pairs:"]
     lines += [f"  {question} -> {answer}" for question, answer in measured.samples]
     lines += ["", "Lengths in tokens:"]
     for name, side in (("questions", SOURCE), ("replies", TARGET)):
-        median, most, longest = np.quantile(measured.lengths[:, side], [0.5, FITTING, 1], method="inverted_cdf")
-        lines.append(f"  {name}: half up to {median}, {FITTING:.0%} up to {most}, all up to {longest}")
+        median, common, longest = np.quantile(
+            measured.lengths[:, side], [0.5, LENGTH_QUANTILE, 1], method="inverted_cdf"
+        )
+        lines.append(f"  {name}: half up to {median}, {LENGTH_QUANTILE:.0%} up to {common}, all up to {longest}")
     lines += [
         "",
-        f"Vocabulary: {counted(measured.tokens, 'different token')}, {measured.characters:,} of them characters.",
+        f"Vocabulary: {pluralize(measured.tokens, 'different token')}, {measured.characters:,} of them characters.",
     ]
     lines += ["Tokens outside the vocabulary are spelled in characters, and characters outside it in bytes."]
     if any(measured.coverage.values()):
         sizes = measured.coverage.items()
         lines += [f"  {size:>6,} entries cover {covered:6.1%} of all tokens" for size, covered in sizes]
     else:
-        lines += ["  No token occurs twice, so that all are spelled."]
+        lines += ["  No token occurs twice, so all tokens are spelled out."]
     lines += ["", f"The {len(measured.top_replies)} most frequent replies are {measured.top_share:.1%} of all:"]
     lines += [f"  {count:>8,}  {text}" for text, count in measured.top_replies]
     longer = int((measured.lengths.max(axis=1) > MAX_LENGTH).sum())
     lines += [
         "",
-        f"Longer than the default --max-length {MAX_LENGTH}: {counted(longer, 'pair')}, which training drops.",
+        f"Longer than the default --max-length {MAX_LENGTH}: {pluralize(longer, 'pair')}, which training drops.",
     ]
     flags = f"--max-length {measured.max_length} --vocabulary-size {measured.vocabulary_size}"
     words = [program("train"), flags_for(settings), f"--attempt {_attempt_for(settings)}", flags]
@@ -217,14 +220,17 @@ def report_lines(measured: Measurements, settings: CorpusSettings) -> list[str]:
 
 
 def _attempt_for(settings: CorpusSettings) -> str:
-    """Return a name for an attempt, as that of the first file begins: the default one may have learned other pairs."""
+    """Derive the name of an attempt (a named training run) from the first file.
+
+    The default name is not used, because an attempt with that name may already exist.
+    """
     first, *_ = (*settings.data, settings.source_file or "chatterbot")
     name = re.match(r"\w[\w-]{,49}", Path(first).stem)
     return name[0] if name and name[0] != RunSettings.attempt else "mine"
 
 
 def warnings(measured: Measurements, settings: CorpusSettings) -> list[str]:
-    """Return the warnings, each with a remedy where there is one."""
+    """Return the warnings, including remedies where possible."""
     lines = []
     for file in measured.files:
         dropped = {r: entry.count for r, entry in file.report.dropped.items() if not r.startswith((*CHOSEN, *NO_PAIRS))}
@@ -235,7 +241,7 @@ def warnings(measured: Measurements, settings: CorpusSettings) -> list[str]:
             reason = max(dropped, key=lambda reason: dropped[reason])
             lines.append(f"{file.report.file}: {total / (file.kept + total):.0%} left out, mostly {reason}")
     if measured.pairs < FEW_PAIRS:
-        few = counted(measured.pairs, "pair")
+        few = pluralize(measured.pairs, "pair")
         lines.append(f"only {few}: a model will memorise them; without validation, the chat looks answers up")
     limit = max(FREQUENT_REPLY, measured.pairs // 1000)
     repeated = measured.top_share > TOP_REPLIES_SHARE and measured.top_replies[0][1] > limit
@@ -248,7 +254,7 @@ def warnings(measured: Measurements, settings: CorpusSettings) -> list[str]:
 
 
 def json_line(file: File) -> str:
-    """Return one JSON object: file, format, encoding, pairs, kept, dropped by reason, unused by kind."""
+    """Return the report on a file as a line of JSON."""
     report = file.report
     return json.dumps(
         {

@@ -1,4 +1,4 @@
-"""The tokenizer of a pretrained model, and the texts of its pieces."""
+"""Tokenizers of pretrained models, and the text of each of their tokens, which are called pieces."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -8,102 +8,110 @@ from typing import Any
 from chatbot.durable import read_json
 from chatbot.errors import UserError
 
-# The file of a tokenizer of the library tokenizers, and that of a BERT's word pieces.
+# Names of tokenizer files: the file of the tokenizers library, and the vocabulary of a BERT model.
 TOKENIZER = "tokenizer.json"
 VOCAB = "vocab.txt"
 REMEDY = "copy the folder again from where the model was published"
-# Precedes a word that follows a space, as in SentencePiece (Kudo and Richardson, 2018).
+# Character that represents a space in tokens, as in SentencePiece (Kudo and Richardson, 2018).
 SPACE = "\u2581"
-# Bytes whose characters byte-level BPE writes as they are; the other bytes are U+0100 and so on, in their order.
+# Byte-level BPE represents each of these bytes by the character with the same code. The other bytes are represented by
+# U+0100, U+0101 and so on.
 _PLAIN = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _BYTES = {chr(byte): byte for byte in _PLAIN}
 _BYTES |= {chr(0x100 + i): byte for i, byte in enumerate(byte for byte in range(256) if byte not in _PLAIN)}
-CONTINUES = "##"  # before a piece of WordPiece that is not the first one of a word
+CONTINUATION = "##"  # prefix of a WordPiece that continues a word
 
 
-def _of_word_piece(piece: str) -> bytes:
-    """A word that begins with a letter of an alphabet, or a digit, follows a space."""
-    if piece.startswith(CONTINUES):
-        return piece.removeprefix(CONTINUES).encode()
+def _word_piece_text(piece: str) -> bytes:
+    """Return the text of a WordPiece. It begins with a space if the piece begins a word of letters or digits."""
+    if piece.startswith(CONTINUATION):
+        return piece.removeprefix(CONTINUATION).encode()
     return (" " * (piece[:1].isalnum() and piece < "\u2e80") + piece).encode()
 
 
-def _of_byte_level(piece: str) -> bytes:
+def _byte_level_text(piece: str) -> bytes:
     return bytes(_BYTES[character] for character in piece)
 
 
-def _of_sentence_piece(piece: str) -> bytes:
+def _sentence_piece_text(piece: str) -> bytes:
     if len(piece) == len("<0x00>") and piece.startswith("<0x") and piece.endswith(">"):
         return bytes([int(piece[3:5], 16)])
     return piece.replace(SPACE, " ").encode()
 
 
-# The text of a piece, by the type of the decoder in tokenizer.json.
+# Type of the decoder in tokenizer.json -> function that returns the text of a piece.
 TEXTS: Mapping[str, Callable[[str], bytes]] = {
-    "WordPiece": _of_word_piece,
-    "ByteLevel": _of_byte_level,
-    "Metaspace": _of_sentence_piece,
+    "WordPiece": _word_piece_text,
+    "ByteLevel": _byte_level_text,
+    "Metaspace": _sentence_piece_text,
 }
 
 
 def piece_tokenizer(path: str) -> Callable[[str], list[str]]:
-    """Return the function from a text to its pieces, with those that begin and end each text.
+    """Return a function that splits a text into pieces, including special pieces at its start and end.
 
-    An unknown piece is the part of the text that it stands for. path: of tokenizer.json. Raises UserError for a file
-    that cannot be read, and without the package tokenizers.
+    Text that the tokenizer does not know is returned unchanged. Raises UserError if the tokenizer file cannot be read
+    or the package tokenizers is missing.
     """
-    made = open_tokenizer(Path(path))
-    return lambda text: _pieces(made, made.encode(text), text) if text.strip() else []
+    tokenizer = open_tokenizer(Path(path))
+    return lambda text: _select_pieces(tokenizer, tokenizer.encode(text), text) if text.strip() else []
 
 
 def pieces_of_lines(path: str, texts: Sequence[str]) -> list[str]:
-    """Return the pieces of all texts, with a line break between two texts. path: as for `piece_tokenizer`."""
-    made = open_tokenizer(Path(path))
-    encoded = zip(made.encode_batch([*texts]), texts, strict=True)
-    return [piece for one, text in encoded for piece in ("\n", *_pieces(made, one, text))][1:]
+    """Return the pieces of all texts in one list, with a newline between two texts."""
+    tokenizer = open_tokenizer(Path(path))
+    encoded = zip(tokenizer.encode_batch([*texts]), texts, strict=True)
+    return [piece for encoding, text in encoded for piece in ("\n", *_select_pieces(tokenizer, encoding, text))][1:]
 
 
-def _pieces(made: Any, encoded: Any, text: str) -> list[str]:
-    unknown = getattr(made.model, "unk_token", None)  # of others, the library gives the part of the text itself
+def _select_pieces(tokenizer: Any, encoded: Any, text: str) -> list[str]:
+    unknown = getattr(tokenizer.model, "unk_token", None)  # None if the model returns unknown text unchanged
     if unknown not in encoded.tokens:
         return list(encoded.tokens)
-    return [text[slice(*at)] if x == unknown else x for x, at in zip(encoded.tokens, encoded.offsets, strict=True)]
+    tokens = zip(encoded.tokens, encoded.offsets, strict=True)
+    return [text[slice(*span)] if token == unknown else token for token, span in tokens]
 
 
 def open_tokenizer(path: Path) -> Any:
-    """Return the tokenizer of a file, made once for each content. Raises UserError as `piece_tokenizer`.
+    """Load the tokenizer in a file. If the file has not changed, a cached tokenizer is returned.
 
-    path: of a tokenizer.json, or of a BERT's vocab.txt, whose tokenizer_config.json says whether it knows capitals.
+    Args:
+        path: A tokenizer.json, or the vocab.txt of a BERT model. The text for a BERT model is lowercased, unless
+            tokenizer_config.json in the same folder disables this.
+
+    Raises:
+        UserError: If the file cannot be read or the package tokenizers is missing.
     """
     try:
         content = path.read_text(encoding="utf-8")
         lowercase = None
-        beside = path.with_name("tokenizer_config.json")
+        config_file = path.with_name("tokenizer_config.json")
         if path.name == VOCAB:
-            lowercase = not beside.is_file() or bool(dict(read_json(beside)).get("do_lower_case", True))  # as in BERT
+            # BERT lowercases text by default.
+            lowercase = not config_file.is_file() or bool(dict(read_json(config_file)).get("do_lower_case", True))
     except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{path}: tokenizer cannot be read ({error}); {REMEDY}") from None
-    return _made(content, lowercase, str(path))
+    return _cached_tokenizer(content, lowercase, str(path))
 
 
 @functools.lru_cache(maxsize=4)
-def _made(content: str, lowercase: bool | None, path: str) -> Any:
-    """Return the tokenizer of a file. lowercase: whether that of a vocab.txt has no capitals; None: of another."""
+def _cached_tokenizer(content: str, lowercase: bool | None, path: str) -> Any:
+    """Create a tokenizer from the content of a file. `lowercase` is None for the format tokenizer.json."""
     try:
         import tokenizers
     except ModuleNotFoundError:
         raise UserError(f"{path}: needs tokenizers; run `pip install tokenizers`") from None
     try:
         if lowercase is None:
-            made = tokenizers.Tokenizer.from_str(content)
+            tokenizer = tokenizers.Tokenizer.from_str(content)
         else:
             from tokenizers.implementations import BertWordPieceTokenizer
 
             ids = {token: i for i, token in enumerate(content.removesuffix("\n").split("\n"))}
-            made = tokenizers.Tokenizer.from_str(BertWordPieceTokenizer(ids, lowercase=lowercase).to_str())
-    except Exception as error:  # of the library, derived from Exception
+            tokenizer = tokenizers.Tokenizer.from_str(BertWordPieceTokenizer(ids, lowercase=lowercase).to_str())
+    except Exception as error:  # the library raises subclasses of Exception
         raise UserError(f"{path}: no tokenizer ({str(error)[:60]}); {REMEDY}") from None
-    made.no_truncation()
-    made.no_padding()
-    made.encode_special_tokens = True  # which texts write as any other; those round a text stay
-    return made
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True  # treats the names of special tokens in a text as ordinary text
+    return tokenizer

@@ -1,4 +1,4 @@
-"""Which pairs are kept: rules about one pair, and rules about all pairs, such as duplicates and held-out pairs."""
+"""Selection of pairs: rules that drop pairs, such as duplicates, and the split into training and validation pairs."""
 
 import dataclasses
 import functools
@@ -15,16 +15,15 @@ from chatbot.corpus.pair_ids import Hashes, Mask
 from chatbot.corpus.reading.sources import TRAINING
 from chatbot.corpus.tokenizer import read_word_list
 
-# The maximum number of hashes sorted at once, which bounds the memory.
+# Maximum number of hashes to sort at once, which limits memory use.
 AT_ONCE = 4_000_000
 
-# --validation auto holds out the pairs whose question has one of the smallest hashes: this share of all questions, of
-# corpora with at least FEWEST_SPLIT pairs, and at most MOST_HELD_OUT pairs. So no question is in both parts, and a
-# question that a file has been trained on remains in the training part when the file grows. With history, the hash of
-# the conversation's first turn decides for all its pairs.
+# In corpora of at least MIN_PAIRS_TO_SPLIT pairs, --validation auto holds out this fraction of the questions, but at
+# most MAX_HELD_OUT pairs. The questions with the smallest hashes are held out, so no question is in both sets. With
+# history, whole conversations are held out, by the hash of their first turn.
 HELD_OUT_SHARE = 0.05
-FEWEST_SPLIT = 2_000
-MOST_HELD_OUT = 2_000
+MIN_PAIRS_TO_SPLIT = 2_000
+MAX_HELD_OUT = 2_000
 
 IN_VALIDATION_FILE = "pairs that are in the validation file too"
 HELD_OUT = "pairs held out for validation"
@@ -33,9 +32,9 @@ EQUAL = "pairs whose answer equals the question"
 
 
 def word_filter(settings: CorpusSettings) -> Callable[[str], bool] | None:
-    """Return the function from a cleaned text to whether it contains a word of --block-list, None without one.
+    """Return a function that tests whether a cleaned text contains a word in --block-list.
 
-    Raises UserError when the list cannot be read.
+    Returns None if there is no block list. Raises UserError if the block list cannot be read.
     """
     if settings.block_list is None:
         return None
@@ -43,9 +42,9 @@ def word_filter(settings: CorpusSettings) -> Callable[[str], bool] | None:
     return _word_filter(settings.clean, text)
 
 
-@functools.lru_cache(1)  # chunks of a corpus have the same words
+@functools.lru_cache(1)  # all chunks of a corpus have the same block list
 def _word_filter(rules: tuple[str, ...], block_list: str) -> Callable[[str], bool]:
-    """Return the function from a text to whether it contains a blocked word, as written or as cleaned."""
+    """Return a function that tests whether a text contains a blocked word, as it is in the list or after cleaning."""
     blocked = [line.strip() for line in block_list.splitlines()]
     words = {*blocked, *map(cleaner(rules), blocked)} - {""}
     lengths = sorted(set(map(len, words)))
@@ -57,92 +56,94 @@ def _word_filter(rules: tuple[str, ...], block_list: str) -> Callable[[str], boo
 
 
 class PairHashes(NamedTuple):
-    """The hashes of pairs and of their sides, [pairs] each. Without history, pairs are the examples."""
+    """Hashes of pairs and their parts. Each array has shape [pairs]."""
 
     questions: Hashes
     answers: Hashes
-    pairs: Hashes  # of question and answer
-    groups: Hashes  # held out as a whole: of the question, with history of the first turn of the conversation
-    examples: Hashes  # of source and answer: of the pair, with history also of the turns before it
+    pairs: Hashes  # question and answer
+    groups: Hashes  # hash of the question or, with history, the first turn; pairs of a group are held out together
+    examples: Hashes  # hash of the pair or, with history, the pair and its previous turns
 
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """Rules about all pairs. Texts are compared by 64-bit hashes.
+    """Rules that select pairs. Texts are compared by their 64-bit hashes.
 
-    For a corpus of ten million pairs, the probability of a collision, which loses a pair, is 1 in 300,000.
+    In a corpus of ten million pairs, the probability that a hash collision drops a pair is 1 in 300,000.
     """
 
-    equal: bool = False  # pairs whose answer equals the question are dropped; history keeps their turns
-    duplicates: bool = False  # only the first of equal pairs is kept
-    max_reply_frequency: int | None = None  # the maximum number of pairs kept for each answer, the first ones
-    held_out: frozenset[int] = frozenset()  # hashes of pairs that must not be trained on
-    part: str | None = None  # TRAINING or VALIDATION; None for all pairs
+    equal: bool = False  # drop pairs whose answer equals the question; they remain in the history of later pairs
+    duplicates: bool = False  # keep only the first of several equal pairs
+    max_reply_frequency: int | None = None  # maximum number of pairs with the same answer; the first pairs are kept
+    held_out: frozenset[int] = frozenset()  # hashes of pairs to exclude from training
+    part: str | None = None  # TRAINING, VALIDATION, or None for all pairs
 
     @classmethod
-    def of(cls, settings: CorpusSettings) -> "Selection":
-        """Return the selection by the settings of a corpus, without held-out pairs."""
+    def from_settings(cls, settings: CorpusSettings) -> "Selection":
+        """Create a selection from the settings of a corpus, without held-out pairs."""
         return cls("equal" in settings.clean, "duplicates" in settings.clean, settings.max_reply_frequency)
 
 
 def select(hashes: PairHashes, selection: Selection) -> tuple[Mask, dict[str, Mask]]:
-    """Return the mask of the kept pairs, [pairs], and by reason the mask of the pairs dropped for it, [pairs].
+    """Return a mask of the selected pairs, and for each reason a mask of the dropped pairs, with shape [pairs].
 
-    Each rule is applied to the pairs that the previous rules kept. When the validation part is selected, pairs of the
-    training part are dropped without a reason.
+    Rules are applied one after another, so each pair is dropped for one reason only. In a validation set, the training
+    pairs are dropped without a reason.
     """
-    kept = np.ones(len(hashes.pairs), np.bool_)
+    selected = np.ones(len(hashes.pairs), np.bool_)
     dropped: dict[str, Mask] = {}
 
     def drop(reason: str, rows: Mask) -> None:
-        dropped[reason] = kept & rows
-        np.logical_and(kept, ~rows, out=kept)
+        dropped[reason] = selected & rows
+        np.logical_and(selected, ~rows, out=selected)
 
     if selection.equal:
         drop(EQUAL, hashes.questions == hashes.answers)
     if selection.held_out:
         drop(IN_VALIDATION_FILE, np.isin(hashes.pairs, np.array(sorted(selection.held_out), np.uint64)))
     if selection.duplicates:
-        drop(DUPLICATE, _repeated(hashes.examples, kept, 1))
+        drop(DUPLICATE, _find_repeated(hashes.examples, selected, 1))
     if selection.part is not None:
-        is_held_out = hashes.groups < held_out_limit(hashes.groups[kept])
+        is_held_out = hashes.groups < held_out_limit(hashes.groups[selected])
         if selection.part == TRAINING:
             drop(HELD_OUT, is_held_out)
         else:
-            kept &= is_held_out
+            selected &= is_held_out
     if selection.max_reply_frequency is not None:
         reason = f"pairs beyond --max-reply-frequency {selection.max_reply_frequency}"
-        drop(reason, _repeated(hashes.answers, kept, selection.max_reply_frequency))
-    return kept, dropped
+        drop(reason, _find_repeated(hashes.answers, selected, selection.max_reply_frequency))
+    return selected, dropped
 
 
 def held_out_limit(group_hashes: Hashes) -> np.uint64:
-    """Return the hash below which a group is held out; 0 if there are too few pairs to hold any out.
+    """Return the limit below which the hash of a group must be to be held out. It is 0 if there are too few pairs.
 
-    group_hashes: [pairs]. A group of very many pairs could take the whole validation part, or most of a small corpus,
-    so at most a tenth of the pairs is held out.
+    At most a tenth of the pairs is held out, because one very large group could contain most of a small corpus.
+
+    Args:
+        group_hashes: Hash of the group of each pair, [pairs].
     """
     pairs = len(group_hashes)
-    limit: np.uint64 = np.uint64(0 if pairs < FEWEST_SPLIT else HELD_OUT_SHARE * 2**64)
+    limit: np.uint64 = np.uint64(0 if pairs < MIN_PAIRS_TO_SPLIT else HELD_OUT_SHARE * 2**64)
     candidates = np.sort(group_hashes[group_hashes < limit])
-    most = min(MOST_HELD_OUT, pairs // 10)
-    if len(candidates) > most:
-        limit = candidates[most]
+    max_held_out = min(MAX_HELD_OUT, pairs // 10)
+    if len(candidates) > max_held_out:
+        limit = candidates[max_held_out]
     return limit
 
 
-def _repeated(hashes: Hashes, kept: Mask, most: int) -> Mask:
-    """Return the mask, [pairs], of the kept pairs whose hash at least `most` earlier kept pairs have."""
+def _find_repeated(hashes: Hashes, selected: Mask, limit: int) -> Mask:
+    """Return a mask of pairs to drop, [pairs]. Of the pairs with equal hashes, the first `limit` pairs are kept."""
     repeated = np.zeros(len(hashes), np.bool_)
-    parts = math.ceil(int(kept.sum()) / AT_ONCE)
+    parts = math.ceil(int(selected.sum()) / AT_ONCE)
     for part in range(parts):
-        rows = np.flatnonzero(kept & (hashes % np.uint64(parts) == part))
-        repeated[rows] = occurrences_before(hashes[rows]) >= most
+        rows = np.flatnonzero(selected & (hashes % np.uint64(parts) == part))
+        repeated[rows] = count_earlier(hashes[rows]) >= limit
     return repeated
 
 
-def occurrences_before(values: Hashes) -> npt.NDArray[np.int64]:
-    """Return the number of earlier equal values for each value, [values]."""
+def count_earlier(values: Hashes) -> npt.NDArray[np.int64]:
+    """For each value, count the equal values before it, [values]."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     index = np.arange(len(values))

@@ -1,7 +1,7 @@
-"""The vocabulary: its construction, and the conversion from tokens to ids and back, without loss.
+"""The vocabulary, and the lossless conversion between tokens and ids.
 
-A token outside the vocabulary becomes the ids of its characters, and a character outside the vocabulary the ids of its
-UTF-8 bytes, as with SentencePiece's byte fallback (Kudo and Richardson, 2018).
+Words outside the vocabulary are encoded as characters. Characters outside the vocabulary are encoded as UTF-8 bytes, as
+in SentencePiece's byte fallback (Kudo and Richardson, 2018).
 """
 
 import hashlib
@@ -15,56 +15,65 @@ import numpy as np
 import numpy.typing as npt
 
 from chatbot.corpus.pieces import TEXTS
-from chatbot.corpus.tokenizer import SPACE, text_of
+from chatbot.corpus.tokenizer import SPACE
 from chatbot.errors import UserError
 
 PAD, BOS, EOS, UNK, ASK = range(5)
-# <bos> begins an answer; <ask> begins a question that is generated from an answer.
+# <bos> begins an answer. <ask> begins a question, if the model generates a question from an answer.
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>", "<ask>")
 
-# With history, each turn of a source begins with one of these: it is a turn of the other speaker, such as the question,
-# or of the speaker who replies. No token of a text equals a mark, since tokens have no spaces.
+# Special tokens that begin each turn in a source with history: one for turns of the user, and one for turns of the
+# chatbot. They contain spaces, so no token of a text can equal a mark.
 MARKS = ("<their turn>", "<own turn>")
 
-# The tokens of single bytes. They are the last ones, since the ids of all others are in the order of their frequency.
+# Tokens for single bytes. They have the last ids of the vocabulary.
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
-# The special tokens, the bytes, and SPACE.
-LEAST_SIZE = len(SPECIALS) + len(BYTES) + 1
+# Minimum size of a vocabulary. It contains the special tokens, all bytes and SPACE.
+MIN_SIZE = len(SPECIALS) + len(BYTES) + 1
 
-# Rarer words are spelled in characters and rarer characters in bytes, since their embeddings could not be learned.
+# Minimum count of a word or character in the vocabulary, because a single occurrence is too few to learn an embedding.
 MIN_COUNT = 2
 
-# Of a vocabulary.txt; one of a million tokens has about ten million.
-MOST_BYTES = 256_000_000
+# Maximum size of vocabulary.txt in bytes. A million tokens take about ten million bytes.
+MAX_BYTES = 256_000_000
 
 
 class Vocabulary:
-    """Tokens with the ids 0 to size - 1: the special ones, characters and words, with history the marks, the 256 bytes.
+    """A vocabulary, which assigns consecutive ids to tokens.
 
-    tokens: without the special ones.
+    The order of the tokens is: special tokens, characters and words, marks of speakers (with history only), and bytes.
 
-    beginning: the ids of tokens without a text with which each utterance begins.
+    Attributes:
+        tokens: Token of each id.
+        texts: UTF-8 text of each id, empty for special tokens and marks.
+        id_of: Id of each token that represents text.
+        first_mark: Id of the first mark. If there are no marks, it equals `first_byte`.
+        first_byte: Id of byte 0.
+        beginning: Ids of tokens without text that the tokenizer adds to the beginning of each utterance.
     """
 
     beginning: tuple[int, ...] = ()
 
     def __init__(self, tokens: Iterable[str]) -> None:
         self.tokens = [*SPECIALS, *tokens]
-        self.first_byte = len(self.tokens) - len(BYTES)  # the id of byte 0
-        assert tuple(self.tokens[self.first_byte :]) == BYTES, "the last tokens are not the bytes"
+        self.first_byte = len(self.tokens) - len(BYTES)
+        assert tuple(self.tokens[self.first_byte :]) == BYTES, "the last tokens must be the bytes"
         marks_begin = self.first_byte - len(MARKS)
         self.has_marks = tuple(self.tokens[marks_begin : self.first_byte]) == MARKS
-        self.first_mark = marks_begin if self.has_marks else self.first_byte  # the id after the last word
+        self.first_mark = marks_begin if self.has_marks else self.first_byte
         self.id_of = {self.tokens[i]: i for i in range(len(SPECIALS), self.first_mark)}
-        assert len(set(self.tokens)) == len(self.tokens), "a token occurs twice"
+        assert len(set(self.tokens)) == len(self.tokens), "the tokens must be distinct"
+        words = (token.replace(SPACE, " ").encode() for token in self.tokens[len(SPECIALS) : self.first_mark])
+        marks = [b""] * (self.first_byte - self.first_mark)
+        self.texts = [*[b""] * len(SPECIALS), *words, *marks, *(bytes([byte]) for byte in range(len(BYTES)))]
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def ids(self, tokens: Iterable[str]) -> list[int]:
-        """Return the ids of tokens. An unknown token has the ids of its characters, an unknown character of its bytes.
+        """Return the ids of tokens. Unknown tokens are split into characters, and unknown characters into bytes.
 
-        tokens: without lone surrogates, which have no UTF-8 bytes.
+        The tokens must not contain lone surrogates, because UTF-8 cannot encode them.
         """
         known = self.id_of
         ids: list[int] = []
@@ -80,20 +89,19 @@ class Vocabulary:
         return ids
 
     def reply_ids(self, tokens: Iterable[str]) -> list[int]:
-        """Return the ids of a reply's tokens, without an EOS at the end that the tokenizer has added."""
+        """Return the ids of a reply's tokens, without the EOS that some tokenizers add."""
         ids = self.ids(tokens)
         return ids[:-1] if ids[-1:] == [EOS] else ids
 
     def text(self, ids: Iterable[int]) -> str:
-        """Return the text up to the first EOS, without special tokens."""
-        ids = itertools.takewhile(lambda i: i != EOS, ids)
-        marks = range(self.first_mark, self.first_byte)
-        return text_of(self.tokens_of(i for i in ids if i >= len(SPECIALS) and i not in marks))
+        """Return the text of the ids before the first EOS. Bytes that are not valid UTF-8 become U+FFFD."""
+        texts = (self.texts[i] for i in itertools.takewhile(lambda i: i != EOS, ids))
+        return b"".join(texts).decode(errors="replace").replace(SPACE, " ").strip()
 
     def tokens_of(self, ids: Iterable[int], errors: str = "replace") -> list[str]:
-        """Return the token of each id, special tokens included; bytes become the characters that they spell.
+        """Return the tokens of ids, including special tokens. Consecutive bytes are decoded into characters.
 
-        errors: of `bytes.decode`, for bytes that spell no character; they become U+FFFD.
+        Bytes that are not valid UTF-8 become U+FFFD, unless `errors` is another error handler of `bytes.decode`.
         """
         tokens: list[str] = []
         for are_bytes, run in itertools.groupby(ids, lambda i: i >= self.first_byte):
@@ -103,17 +111,10 @@ class Vocabulary:
                 tokens.extend(self.tokens[i] for i in run)
         return tokens
 
-    def bytes_of_tokens(self) -> list[bytes]:
-        """Return the text of each id in UTF-8; special tokens and marks have none, and bytes are themselves."""
-        texts = [b""] * len(SPECIALS)
-        texts += [token.replace(SPACE, " ").encode() for token in self.tokens[len(SPECIALS) : self.first_mark]]
-        texts += [b""] * (self.first_byte - self.first_mark)
-        return texts + [bytes([byte]) for byte in range(len(self) - self.first_byte)]
-
     def spellings(self) -> list[list[int]]:
-        """Return for each id the ids of its characters: for a word those that the vocabulary has, else the id itself.
+        """Return the ids of the characters of each word. For every other token, return its own id.
 
-        The mark of a space before a word is one of its characters.
+        A SPACE at the beginning of a word counts as a character. Characters outside the vocabulary are omitted.
         """
         rows = [[i] for i in range(len(self.tokens))]
         for i in range(len(SPECIALS), self.first_mark):
@@ -126,17 +127,22 @@ class Vocabulary:
         return hashlib.sha256("\n".join(self.tokens).encode()).hexdigest()
 
     def content(self) -> bytes:
-        """Return the content of vocabulary.txt: one token a line, in the order of ids, without the special ones."""
+        """Return the content of vocabulary.txt: one token per line in the order of ids, without special tokens."""
         return "".join(f"{t}\n" for t in self.tokens[len(SPECIALS) :]).encode()
 
 
 class PieceVocabulary(Vocabulary):
-    """The tokens of a pretrained model: pieces of words, or of characters, with our special tokens first.
+    """The special tokens of this package, followed by the tokens of a pretrained model, which can be parts of words.
 
-    pieces: those that are none of our special tokens. description: what the tokenizer says of them, as JSON has it:
-    "special", the pieces of PAD, EOS and UNK; "silent", those that have no text; "literal", those that are their text;
-    "beginning", those before each text; "texts", the code of the others (`chatbot.corpus.pieces`); "config", what the
-    config.json of the model says.
+    Args:
+        pieces: Tokens of the pretrained model, except its special tokens.
+        description: JSON description of the tokenizer, with these keys:
+            - "special": pieces for PAD, EOS and UNK.
+            - "silent": pieces without text.
+            - "literal": pieces that equal their text.
+            - "beginning": pieces at the start of each text.
+            - "texts": decoder of all other pieces (see `chatbot.corpus.pieces`).
+            - "config": values of the model's config.json.
     """
 
     def __init__(self, pieces: Iterable[str], description: Mapping[str, Any]) -> None:
@@ -147,34 +153,25 @@ class PieceVocabulary(Vocabulary):
         special = dict(zip(description["special"], (PAD, EOS, UNK), strict=True))
         self.id_of = {piece: i for i, piece in enumerate(self.tokens[len(SPECIALS) :], len(SPECIALS))} | special
         self.beginning = tuple(self.id_of[piece] for piece in description["beginning"])
-        given = dict.fromkeys(description["silent"], b"") | {x: x.encode() for x in description["literal"]}
+        fixed = dict.fromkeys(description["silent"], b"") | {x: x.encode() for x in description["literal"]}
         text_of_piece = TEXTS[description["texts"]]
-        texts = [given[x] if x in given else text_of_piece(x) for x in self.tokens[len(SPECIALS) :]]
-        self._texts = [b""] * len(SPECIALS) + texts
+        texts = [fixed[x] if x in fixed else text_of_piece(x) for x in self.tokens[len(SPECIALS) :]]
+        self.texts = [b""] * len(SPECIALS) + texts
 
     def ids(self, tokens: Iterable[str]) -> list[int]:
-        """Return the ids of pieces, UNK for others."""
+        """Return the ids of pieces. Unknown pieces have the id UNK."""
         return [self.id_of.get(token, UNK) for token in tokens]
 
-    def text(self, ids: Iterable[int]) -> str:
-        """Return the text up to the first EOS. Bytes that spell no character become U+FFFD."""
-        found = (self._texts[i] for i in itertools.takewhile(lambda i: i != EOS, ids))
-        return b"".join(found).decode(errors="replace").strip()
-
     def tokens_of(self, ids: Iterable[int], errors: str = "replace") -> list[str]:
-        """Return the text of each piece; of special tokens their names."""
-        return [self._texts[i].decode(errors=errors).replace(" ", SPACE) or self.tokens[i] for i in ids]
-
-    def bytes_of_tokens(self) -> list[bytes]:
-        """Return the text of each id in UTF-8; special tokens have none."""
-        return self._texts
+        """Return the text of each piece, or the name of a special token."""
+        return [self.texts[i].decode(errors=errors).replace(" ", SPACE) or self.tokens[i] for i in ids]
 
     def spellings(self) -> list[list[int]]:
-        """Return each id by itself: no piece is spelled in others."""
+        """Return the id of each piece as a list of length 1, because pieces are not split into characters."""
         return [[i] for i in range(len(self))]
 
     def content(self) -> bytes:
-        """Return the content of vocabulary.txt: the description follows the pieces, as a line of JSON."""
+        """Return the content of vocabulary.txt: the pieces, followed by the description as a line of JSON."""
         return super().content() + json.dumps(self.description, ensure_ascii=False).encode() + b"\n"
 
     def fingerprint(self) -> str:
@@ -183,51 +180,56 @@ class PieceVocabulary(Vocabulary):
 
 
 def build_vocabulary(tokens: Mapping[str, int], size: int, marks: bool = False) -> Vocabulary:
-    """Build a vocabulary of bytes and of the most frequent characters, and then words, that occur MIN_COUNT times.
+    """Build a vocabulary of all bytes, and of the most frequent characters and words.
 
-    tokens: their counts. size: the maximum number of entries, at least LEAST_SIZE, and the marks. Characters, which
-    are counted within words too, and words are ordered by count, then by text. marks: whether to add MARKS.
+    Characters and words must occur at least MIN_COUNT times. If the vocabulary is too small for all of them, characters
+    take precedence over words. Characters inside words are counted.
+
+    Args:
+        tokens: Counts of tokens.
+        size: Maximum number of entries, at least MIN_SIZE plus the number of marks.
+        marks: Whether to add MARKS.
     """
-    size -= LEAST_SIZE + (len(MARKS) if marks else 0)
+    size -= MIN_SIZE + (len(MARKS) if marks else 0)
     points, lengths = code_points(tokens)
     by_point = np.bincount(points, np.repeat([*tokens.values()], lengths)).astype(np.int64)
     characters = {chr(point): int(by_point[point]) for point in np.flatnonzero(by_point).tolist()}
-    counts = {SPACE: characters.pop(SPACE, 0), **_most_frequent(characters, size)}
+    counts = {SPACE: characters.pop(SPACE, 0), **_select_frequent(characters, size)}
     words = {token: count for token, count in tokens.items() if len(token) > 1 and token not in (*SPECIALS, *BYTES)}
-    counts |= _most_frequent(words, size + 1 - len(counts))
-    return Vocabulary([*_by_count(counts), *(MARKS if marks else ()), *BYTES])
+    counts |= _select_frequent(words, size + 1 - len(counts))
+    return Vocabulary([*_sort_by_count(counts), *(MARKS if marks else ()), *BYTES])
 
 
 def code_points(texts: Collection[str]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-    """Return the code points of the characters of all texts, [characters], and the length of each text, [texts]."""
+    """Return the code points of all texts, [characters], and the length of each text, [texts]."""
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
     return np.frombuffer("".join(texts).encode("utf-32-le"), np.uint32), lengths
 
 
-def _most_frequent(counts: Mapping[str, int], number: int) -> dict[str, int]:
-    """Return the most frequent texts that occur MIN_COUNT times with their counts; of equal counts, the first texts."""
+def _select_frequent(counts: Mapping[str, int], number: int) -> dict[str, int]:
+    """Return the most frequent texts that occur at least MIN_COUNT times. Ties are broken by text order."""
     frequent = {text: count for text, count in counts.items() if count >= MIN_COUNT}
-    return {text: frequent[text] for text in _by_count(frequent)[:number]}
+    return {text: frequent[text] for text in _sort_by_count(frequent)[:number]}
 
 
-def _by_count(counts: Mapping[str, int]) -> list[str]:
-    """Return the texts, the most frequent first; texts of equal counts in their order."""
+def _sort_by_count(counts: Mapping[str, int]) -> list[str]:
+    """Sort texts by decreasing count, then by text order."""
     return sorted(sorted(counts), key=counts.__getitem__, reverse=True)
 
 
 def load_vocabulary(path: Path) -> Vocabulary:
-    """Read `Vocabulary.content` from a file. Raises UserError for a missing or damaged file."""
+    """Load a vocabulary from vocabulary.txt. Raises UserError if the file is missing or damaged."""
     remedy = "restore it from a backup, or train again under another --attempt"
     try:
         with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
+            content = file.read(MAX_BYTES + 1)
         text = content.decode("utf-8")
     except OSError as error:
         raise UserError(f"{path}: vocabulary cannot be read ({error.strerror}); {remedy}") from None
     except UnicodeDecodeError:
         raise UserError(f"{path}: vocabulary damaged (not UTF-8); {remedy}") from None
-    if len(content) > MOST_BYTES:
-        raise UserError(f"{path}: vocabulary damaged (more than {MOST_BYTES:,} bytes); {remedy}")
+    if len(content) > MAX_BYTES:
+        raise UserError(f"{path}: vocabulary damaged (more than {MAX_BYTES:,} bytes); {remedy}")
     *tokens, last = text.split("\n")
     if tokens and tokens[-1].startswith("{") and not last:
         try:
@@ -241,10 +243,13 @@ def load_vocabulary(path: Path) -> Vocabulary:
 
 
 def source_of(turns: Sequence[Sequence[int]], vocabulary: Vocabulary, max_length: int) -> list[int]:
-    """Return the source of a question and the turns before it.
+    """Return the input of the encoder: the ids of a question and its previous turns, with marks of speakers.
 
-    turns: the ids of each turn, the oldest first and the question last. A vocabulary without marks takes the question
-    alone. A question of more than max_length tokens is kept as it is.
+    Args:
+        turns: Ids of each turn, from the oldest turn to the question. If the vocabulary has no marks, only the question
+            is used.
+        vocabulary: Vocabulary of the model.
+        max_length: Maximum number of tokens in the source. The oldest turns are dropped, but never the question.
     """
     if not vocabulary.has_marks:
         return list(turns[-1])
@@ -258,6 +263,6 @@ def source_of(turns: Sequence[Sequence[int]], vocabulary: Vocabulary, max_length
 
 
 def question_of(source: Sequence[int], vocabulary: Vocabulary) -> list[int]:
-    """Return the question of a source, without its mark and the turns before it."""
+    """Return the question in a source, without the previous turns and marks of speakers."""
     marks = range(vocabulary.first_mark, vocabulary.first_byte)
     return list(source[max((position + 1 for position, i in enumerate(source) if i in marks), default=0) :])

@@ -1,4 +1,4 @@
-"""Work beside the caller: worker processes or Apache Beam, with results in order, and a thread that prepares ahead."""
+"""Parallel execution of tasks in worker processes or on Apache Beam, and prefetching in a thread."""
 
 import collections
 import functools
@@ -22,41 +22,51 @@ from tqdm import tqdm
 from chatbot.corpus.cache import temporary_folder
 from chatbot.durable import write_file
 from chatbot.errors import UserError
-from chatbot.quiet import no_bars
+from chatbot.quiet import progress_bars_disabled
 
 T = TypeVar("T")
 Function = Callable[..., Any]
 Tasks = Iterable[tuple[Any, ...]]
 Expand = Callable[..., Iterable[tuple[Any, ...]]] | None
-RESULT = ".result"  # ending of a file with the result of a task on Apache Beam
+RESULT = ".result"  # suffix of files with the results of tasks on Apache Beam
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use."""
+    """Return the number of cores available to this process."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def progress_bar(title: str, total: int, unit: str, initial: int = 0) -> "tqdm[Any]":
-    """Return a progress bar, shown after a second and on a terminal only."""
+    """Return a progress bar that appears after one second, and only in a terminal."""
     return tqdm(
-        desc=title, total=total, unit=unit, initial=initial, unit_scale=True, leave=False, delay=1, disable=no_bars()
+        desc=title,
+        total=total,
+        unit=unit,
+        initial=initial,
+        unit_scale=True,
+        leave=False,
+        delay=1,
+        disable=progress_bars_disabled(),
     )
 
 
 class Processes:
-    """A process for each core, started by the first tasks. A generator of tasks may be larger than memory."""
+    """A pool of one worker process per core. Tasks are generated lazily, so they need not fit in memory."""
 
     def __init__(self) -> None:
-        # Spawned, not forked: this process may have threads, which do not survive a fork.
+        # Processes are spawned, not forked, because forking is unsafe in a process with threads.
         self.executor = ProcessPoolExecutor(cores(), multiprocessing.get_context("spawn"), _start_worker)
 
     def in_order(self, function: Function, tasks: Tasks, serial: bool = False, expand: Expand = None) -> Iterator[Any]:
-        """Yield function(*task) for each task, in the order of the tasks. At most two for each core are pending.
+        """Yield the result of function(*task) for each task, in the order of the tasks.
 
-        serial: in this process, since there are few. expand: function, run in this process, from a task to the tasks
-        to compute in its place.
+        Args:
+            function: Function to call for each task.
+            tasks: Arguments of each call.
+            serial: Whether to run all tasks in this process, which is faster if there are few tasks.
+            expand: Function that is called in this process, and returns several tasks to run instead of a task.
         """
         if expand:
             tasks = itertools.chain.from_iterable(itertools.starmap(expand, tasks))
@@ -73,10 +83,19 @@ class Processes:
 
 
 class BeamPool(Processes):
-    """A runner of Apache Beam in place of processes. Every worker needs access to the files and to the cache."""
+    """A pool that runs tasks on Apache Beam. The workers of the runner need access to the data files and the cache."""
 
     def __init__(self, runner: str, options: str, cache: Path) -> None:
-        """options: the runner's flags, as one text. Raises UserError without Apache Beam."""
+        """Create the pool.
+
+        Args:
+            runner: Name of the runner.
+            options: Flags of the runner in one string.
+            cache: Folder for the results of tasks.
+
+        Raises:
+            UserError: If Apache Beam is not installed.
+        """
         try:
             import apache_beam  # noqa: F401
         except ModuleNotFoundError:
@@ -86,47 +105,53 @@ class BeamPool(Processes):
         self._cache = cache
 
     def in_order(self, function: Function, tasks: Tasks, serial: bool = False, expand: Expand = None) -> Iterator[Any]:
-        """Tasks must fit in memory, what they expand to need not. Results pass through the cache.
+        """Yield results as in `Processes.in_order`.
 
-        Raises UserError with the last line of the runner's error.
+        All tasks must fit in memory, but the additional tasks that `expand` creates need not.
+
+        Raises:
+            UserError: If the runner fails, with the last line of its error.
         """
         import apache_beam as beam
         from apache_beam.options.pipeline_options import PipelineOptions
 
-        # Beam also logs its errors, with the tracebacks of all workers; the exception is enough.
+        # Disable the error log of Beam, because the same error is also raised as an exception.
         logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
         with temporary_folder(self._cache) as folder:
             save = functools.partial(_save_result, function, folder.absolute())
             try:
                 with beam.Pipeline(options=PipelineOptions(self._options)) as pipeline:
                     numbered = pipeline | beam.Create(list(enumerate(tasks)))
-                    expanded = numbered | beam.FlatMap(functools.partial(_expanded, expand))
+                    expanded = numbered | beam.FlatMap(functools.partial(_expand_task, expand))
                     _ = expanded | beam.Reshuffle() | beam.Map(save)
-            except Exception as error:  # a runner may raise anything
+            except Exception as error:  # a runner can raise exceptions of any type
                 reason = [type(error).__name__, *str(error).strip().splitlines()][-1]
                 raise UserError(f"--runner {self._runner}: {reason}") from error
             for path in sorted(folder.glob(f"*{RESULT}")):
                 yield pickle.loads(path.read_bytes())  # noqa: S301 - written by _save_result
 
 
-def _expanded(expand: Expand, numbered: tuple[int, tuple[Any, ...]]) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yield each task with a name that sorts like the tasks."""
+def _expand_task(expand: Expand, numbered: tuple[int, tuple[Any, ...]]) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Yield each expanded task with a name for its result file. The names sort in the order of the tasks."""
     number, task = numbered
     for part, expanded in enumerate(expand(*task) if expand else [task]):
         yield f"{number:09}-{part:09}{RESULT}", expanded
 
 
 def _save_result(function: Function, folder: Path, named: tuple[str, tuple[Any, ...]]) -> None:
-    """Write a complete file, so that a runner may repeat a task."""
+    """Run a task and write its result to a file.
+
+    The file is written atomically, because a runner can run a task more than once.
+    """
     name, task = named
     write_file(folder / name, pickle.dumps(function(*task)))
 
 
 @contextmanager
-def worker_pool(given: Processes | None = None) -> Iterator[Processes]:
-    """Yield the given pool, or a new one. Raises UserError if one of its processes is killed."""
-    if given:
-        yield given
+def worker_pool(existing: Processes | None = None) -> Iterator[Processes]:
+    """Yield `existing` or, if it is None, a new pool. Raises UserError if a process of the new pool is killed."""
+    if existing:
+        yield existing
         return
     pool = Processes()
     try:
@@ -138,13 +163,13 @@ def worker_pool(given: Processes | None = None) -> Iterator[Processes]:
 
 
 def _start_worker() -> None:
-    """Make a worker end with its parent, and without a traceback at Ctrl-C."""
+    """Prepare a worker process: it exits when its parent exits, and prints no traceback after Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     end_with_parent()
 
 
 def end_with_parent() -> None:
-    """Let this process, which multiprocessing has started, end when its parent ends."""
+    """Make this process exit as soon as its parent exits. The process must have been started by multiprocessing."""
     threading.Thread(target=_exit_after_parent, daemon=True).start()
 
 
@@ -155,22 +180,22 @@ def _exit_after_parent() -> None:
     os._exit(1)
 
 
-# The number of batches that are prepared ahead.
-AHEAD = 4
+# Maximum number of items that are prepared in advance.
+PREFETCHED_BATCHES = 4
 _END = object()
 
 
 def prefetched(items: Iterable[tuple[object, ...]], prepare: Callable[..., T]) -> Generator[T, None, None]:
-    """Yield prepare(*item) for each item, in order. A thread calls it ahead of the caller.
+    """Yield prepare(*item) for each item, in order. A thread computes a few results in advance.
 
-    Exceptions of the items and of `prepare` are raised here.
+    Exceptions from the thread are raised in the caller.
     """
     results = itertools.starmap(prepare, items)
     pool = ThreadPoolExecutor(1, "prefetch")
     try:
         pending: collections.deque[Future[Any]] = collections.deque()
         while True:
-            while len(pending) < AHEAD:
+            while len(pending) < PREFETCHED_BATCHES:
                 pending.append(pool.submit(next, results, _END))
             if (result := pending.popleft().result()) is _END:
                 return

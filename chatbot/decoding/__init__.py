@@ -1,1 +1,1 @@
-"""Searches for token ids. They call step(state, ids) -> (logits, state) and do not depend on the model."""
+"""Search algorithms that generate token ids. They work with any model that has a function `step(state, ids)`."""

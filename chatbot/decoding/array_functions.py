@@ -1,7 +1,7 @@
-"""The functions of arrays in which each formula of decoding is written, for NumPy and for TensorFlow.
+"""Array functions with the same interface for NumPy and TensorFlow, so decoding code works with both.
 
-NumPy computes where no graph is wanted: in the server's batches and in exports, which need no TensorFlow. TensorFlow
-computes within the graph of a search. "Last" means the last axis, which sums and the like keep, with size 1.
+Searches in TensorFlow graphs use TensorFlow. Everything else uses NumPy. Reductions are along the last axis, which is
+kept with size 1.
 """
 
 from collections.abc import Callable
@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-# An array of NumPy or a tensor of TensorFlow.
+# A NumPy array or a TensorFlow tensor.
 Array = Any
+# NumPy arrays of real numbers, such as log-probabilities, and of token ids.
+Floats = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int64]
 INFINITY = np.float32(np.inf)
 
 
 class NumpyFunctions:
-    """The functions of NumPy arrays."""
+    """The array functions for NumPy arrays."""
 
     where = staticmethod(np.where)
     exp = staticmethod(np.exp)
@@ -31,132 +34,157 @@ class NumpyFunctions:
 
     float32 = staticmethod(partial(np.asarray, dtype=np.float32))
     int64 = staticmethod(partial(np.asarray, dtype=np.int64))
-    # Over the last axis; of truth values the sum is their number, int64.
+    # The sum along the last axis. The sum of booleans is the number of true values, with dtype int64.
     sum = staticmethod(partial(np.sum, axis=-1, keepdims=True))
     max = staticmethod(partial(np.max, axis=-1, keepdims=True))
     min = staticmethod(partial(np.min, axis=-1, keepdims=True))
     cumulative_sum = staticmethod(partial(np.cumsum, axis=-1))
-    argmax = staticmethod(partial(np.argmax, axis=-1))  # without that axis
-    searchsorted = staticmethod(np.searchsorted)  # the number of smaller elements of a sorted vector, [values] int64
-    length = staticmethod(len)
+    argmax = staticmethod(partial(np.argmax, axis=-1))  # removes the last axis
+    searchsorted = staticmethod(np.searchsorted)  # insertion indices into a sorted vector, [values] int64
+    shape = staticmethod(np.shape)
+    pad = staticmethod(np.pad)
 
     @staticmethod
     def log_softmax(x: Array) -> Array:
-        """Return the logarithm of the softmax over the last axis; -inf stays -inf."""
+        """Return the log-softmax along the last axis. It is -inf for logits of -inf."""
         shifted = x - x.max(axis=-1, keepdims=True)
         shifted -= np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
         return shifted
 
     @staticmethod
     def kth_largest(x: Array, k: int) -> Array:
-        """Return the kth largest value of the last axis, k from 1."""
+        """Return the kth largest value along the last axis; k = 1 is the maximum."""
         return np.partition(x, -k, axis=-1)[..., -k, None]
 
     @staticmethod
     def largest(x: Array, k: int) -> npt.NDArray[np.int64]:
-        """Return the indices of the k largest values of each row, the largest first; of equal ones the first.
+        """Return the indices of the k largest values in each row, with shape [rows, k].
 
-        x: [rows, values]. The result is [rows, k].
+        The largest value comes first. For equal values, the lower index comes first.
         """
-        return np.stack([_largest(row, k) for row in x])
+        return np.stack([largest_indices(row, k) for row in x])
+
+    @staticmethod
+    def mapped(function: Callable[..., Array], *structures: Any) -> Any:
+        """Apply a function to each array of a nested structure, or to corresponding arrays of several structures."""
+        first = structures[0]
+        if isinstance(first, dict):
+            return {name: NumpyFunctions.mapped(function, *(x[name] for x in structures)) for name in first}
+        if isinstance(first, (list, tuple)):
+            parts = [NumpyFunctions.mapped(function, *x) for x in zip(*structures, strict=True)]
+            return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
+        return function(*structures)
 
     @staticmethod
     def rows(arrays: Any, indices: Array) -> Any:
-        """Return rows of an array or of each in a structure, indices.shape + array.shape[1:]."""
-        return _mapped(lambda x: x[indices], arrays)
+        """Select rows of each array in a structure. The results have shape indices.shape + array.shape[1:]."""
+        return NumpyFunctions.mapped(lambda x: x[indices], arrays)
 
     @staticmethod
     def repeated(arrays: Any, times: Any) -> Any:
-        """Return each row of an array or of each in a structure as many times, one after another."""
-        return _mapped(lambda x: np.repeat(x, times, axis=0), arrays)
+        """Repeat each row of each array in a structure. The copies of a row are adjacent."""
+        return NumpyFunctions.mapped(lambda x: np.repeat(x, times, axis=0), arrays)
 
     @staticmethod
     def array(x: Any) -> Array:
-        """Return a constant."""
+        """Convert a NumPy constant to an array or tensor."""
         return x
 
     @staticmethod
     def row_numbers(x: Array) -> npt.NDArray[np.int64]:
-        """Return the number of each row, [rows, 1] int64."""
+        """Return the index of each row, with shape [rows, 1] and dtype int64."""
         return np.arange(len(x))[:, None]
 
     @staticmethod
     def column(x: Array, value: Any) -> npt.NDArray[np.int64]:
-        """Return a number for each row, [rows, 1] int64."""
+        """Return a column with the same value in each row, and as many rows as x, [rows, 1] int64."""
         return np.full((len(x), 1), value, np.int64)
 
     @staticmethod
-    def cond(condition: Any, of_true: Callable[[], Any], of_false: Callable[[], Any]) -> Any:
-        """Return the result of one of two functions, which return the same structure."""
-        return of_true() if condition else of_false()
+    def cond(condition: Any, if_true: Callable[[], Any], if_false: Callable[[], Any]) -> Any:
+        """Call `if_true` if the condition is true, otherwise `if_false`, and return the result."""
+        return if_true() if condition else if_false()
 
     @staticmethod
     def take(x: Array, indices: Array) -> Array:
-        """Return elements of each row, [rows, number, ...]. x: [rows, elements, ...]. indices: [rows, number]."""
+        """Select elements of each row.
+
+        Args:
+            x: An array with shape [rows, elements, ...].
+            indices: The indices of the elements, with shape [rows, number].
+
+        Returns:
+            The selected elements, with shape [rows, number, ...].
+        """
         return x[np.arange(len(x))[:, None], indices]
 
     @staticmethod
     def put(x: Array, indices: Array, values: Array) -> Array:
-        """Return x with new values at some indices of each row; equal indices of a row need equal values.
+        """Return a copy of x with some elements of each row replaced.
 
-        x: [rows, elements]. indices, values: [rows, number].
+        Args:
+            x: An array with shape [rows, elements].
+            indices: The indices of the elements, with shape [rows, number]. Equal indices must have equal values.
+            values: The new values, with shape [rows, number].
         """
         result = x.copy()
         np.put_along_axis(result, indices, values, axis=1)
         return result
 
     @staticmethod
-    def with_zeros(x: Array, number: int) -> Array:
-        """Return x with a number of columns of 0 behind its own. x: [rows, columns]."""
-        return np.concatenate([x, np.zeros((len(x), number), x.dtype)], axis=1)
-
-    @staticmethod
     def forbid(x: Array, indices: Array, are_forbidden: Array) -> Array:
-        """Return x with -inf at some indices of each row. indices, are_forbidden: [rows, number]."""
+        """Return a copy of x with forbidden elements set to -inf.
+
+        Args:
+            x: An array with shape [rows, elements].
+            indices: The indices of some elements, with shape [rows, number].
+            are_forbidden: Whether each of these elements is forbidden, with shape [rows, number].
+        """
         result = x.copy()
-        rows, places = np.nonzero(are_forbidden)
-        result[rows, indices[rows, places]] = -INFINITY
+        rows, columns = np.nonzero(are_forbidden)
+        result[rows, indices[rows, columns]] = -INFINITY
         return result
 
     @staticmethod
     def ranges(first: Array, last: Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the row of each number, and the numbers of each row from its first to before its last: [numbers]."""
+        """Concatenate the ranges of integers from `first` to `last` (exclusive) of all rows.
+
+        Returns:
+            The row index of each integer, and the integers, both with shape [integers].
+        """
         sizes = last - first
         rows = np.repeat(np.arange(len(sizes)), sizes)
         return rows, np.arange(len(rows)) - (np.cumsum(sizes) - sizes - first)[rows]
 
     @staticmethod
     def add_at(x: Array, rows: Array, columns: Array, values: Array) -> Array:
-        """Return x with values added to some elements, to each at most once. x: [rows, columns]."""
+        """Return a copy of a matrix x with values added to some elements, which must be distinct."""
         result = x.copy()
         result[rows, columns] += values
         return result
 
     @staticmethod
     def needed_columns(are_needed: Array) -> Any:
-        """Return an index of the columns that a row needs, or of all. are_needed: [rows, columns]."""
+        """Return an index that selects all columns that at least one row needs. The mask has shape [rows, columns]."""
         return np.flatnonzero(are_needed.any(axis=0))
 
 
-def _mapped(function: Callable[[Array], Array], arrays: Any) -> Any:
-    if isinstance(arrays, dict):
-        return {name: _mapped(function, x) for name, x in arrays.items()}
-    if isinstance(arrays, (list, tuple)):
-        parts = [_mapped(function, x) for x in arrays]
-        return type(arrays)(*parts) if hasattr(arrays, "_fields") else type(arrays)(parts)
-    return function(arrays)
+def largest_indices(values: Array, number: int) -> npt.NDArray[np.int64]:
+    """Return the indices of the `number` largest values of a vector, or all indices if there are fewer values.
 
-
-def _largest(values: Array, number: int) -> npt.NDArray[np.int64]:
-    least = np.partition(values, -number)[-number]
-    places = np.flatnonzero(~(values < least))  # those that are no number, too: last, where numbers are too few
-    return places[np.argsort(-values[places], kind="stable")[:number]]
+    The largest value comes first. For equal values, the lower index comes first.
+    """
+    indices = np.arange(len(values))
+    if 0 < number < len(values):
+        threshold = np.partition(values, -number)[-number]
+        indices = np.flatnonzero(~(values < threshold))  # NaN is included, but sorted last.
+    return indices[np.argsort(-values[indices], kind="stable")[:number]]
 
 
 def functions_of(array: Array) -> Any:
-    """Return the functions for arrays of this kind, as `NumpyFunctions` lists them."""
+    """Return `NumpyFunctions` for a NumPy array, `TensorFunctions` for a tensor."""
     if isinstance(array, np.ndarray):
         return NumpyFunctions
-    from chatbot.decoding.tensor_functions import TensorFunctions  # exports need no TensorFlow
+    from chatbot.decoding.tensor_functions import TensorFunctions  # TensorFlow is optional, so import it late.
 
     return TensorFunctions

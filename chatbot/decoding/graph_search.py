@@ -1,4 +1,4 @@
-"""The loops of a search in a graph of TensorFlow."""
+"""The loops that run a search in a TensorFlow graph."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,25 +7,29 @@ import tensorflow as tf
 
 from chatbot.decoding.search import Search, SearchState, scores
 
-# On a CPU, finished rows are left out after this many ids each.
+# The number of tokens after which finished rows are removed on a CPU.
 STEPS = 2
-# After how many ids a search asks whether it is still wanted.
-ASKING_INTERVAL = 8
+# The number of tokens between two calls of `is_wanted`.
+CHECK_WANTED_INTERVAL = 8
 
 
 def run(search: Search, progress: SearchState, until: tf.Tensor | int, check_interval: int | None = 1) -> SearchState:
-    """Add ids up to position `until`, or until all hypotheses are finished.
+    """Run a search until position `until` or until all hypotheses are finished.
 
-    check_interval: the number of ids between two checks whether all are finished. The host of a GPU waits at each check
-    until all ids before it are computed. None: no checks.
+    Args:
+        search: The search.
+        progress: The current state of the search.
+        until: The position at which to stop.
+        check_interval: The number of tokens after which to check whether all hypotheses are finished. Each check makes
+            the host wait for the GPU. None disables these checks.
     """
 
     def advance_to(end: tf.Tensor | int, progress: SearchState) -> tuple[SearchState]:
-        return _loop(lambda p: p.position < end, lambda p: (search.advanced(p),), (progress,))
+        return _loop(lambda p: p.position < end, lambda p: (search.advance(p),), (progress,))
 
     def advance(progress: SearchState) -> tuple[SearchState]:
         if check_interval == 1:
-            return (search.advanced(progress),)
+            return (search.advance(progress),)
         return advance_to(tf.minimum(progress.position + check_interval, until), progress)
 
     def is_unfinished(progress: SearchState) -> tf.Tensor:
@@ -39,40 +43,47 @@ def run(search: Search, progress: SearchState, until: tf.Tensor | int, check_int
 def search_all(
     search: Search, start: SearchState, check_interval: int = 1, is_wanted: Callable[[], tf.Tensor] | None = None
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Run a search to its end, on fewer and fewer rows.
+    """Run a search to its end. Finished rows are removed from the batch during the search, which halves the duration.
 
-    Returns the ids [rows, hypotheses, max_length] int64, padded, and scores [rows, hypotheses] of all rows, the best
-    hypotheses first. If fewer are possible than beam search wants, the others have score -inf.
+    Args:
+        search: The search.
+        start: The initial state of the search.
+        check_interval: The number of tokens after which to check for finished hypotheses, as in `run`. If it exceeds 1,
+            finished rows are removed at the same time.
+        is_wanted: A callback that is called every CHECK_WANTED_INTERVAL tokens and returns a scalar boolean. If it is
+            False, the search ends early. None never ends the search early.
 
-    Lengths differ: without the finished rows, the search takes half the time.
-
-    check_interval: as for `run`; above 1, rows are left out at the same time. is_wanted: asked every ASKING_INTERVAL
-    ids, scalar bool; the search ends when it is False. None: always wanted.
+    Returns:
+        Padded ids, with shape [rows, hypotheses, max_length] and dtype int64, and scores, with shape
+        [rows, hypotheses]. The best hypotheses of each row come first. Missing hypotheses of a beam search have the
+        score -inf.
     """
     max_length = search.automaton.max_length
 
     def is_unfinished(rows: tf.Tensor, current: SearchState, *_: tf.Tensor) -> tf.Tensor:
-        # Not the logical and of two conditions, which a GPU computes.
+        # tf.minimum runs on the host, but a logical "and" of two conditions would run on the GPU.
         return tf.minimum(max_length - current.position, tf.shape(rows)[0]) > 0
 
     def advance(
         rows: tf.Tensor, current: SearchState, ids: tf.Tensor, scores_of_ids: tf.Tensor
     ) -> tuple[tf.Tensor, SearchState, tf.Tensor, tf.Tensor]:
         steps = check_interval
-        to_asking = max_length if is_wanted is None else ASKING_INTERVAL - current.position % ASKING_INTERVAL
+        to_check = max_length if is_wanted is None else CHECK_WANTED_INTERVAL - current.position % CHECK_WANTED_INTERVAL
         if check_interval == 1:
-            steps = tf.where(tf.shape(rows)[0] > 1, STEPS, to_asking)
+            steps = tf.where(tf.shape(rows)[0] > 1, STEPS, to_check)
         until = tf.minimum(current.position + steps, max_length)
-        current = run(search.of_rows(rows), current, until, 1 if check_interval == 1 else None)
+        current = run(search.select(rows), current, until, 1 if check_interval == 1 else None)
         ids = tf.tensor_scatter_nd_update(ids, rows[:, None], current.hypotheses.ids)
         new_scores = scores(search.decoding, current.hypotheses)
         scores_of_ids = tf.tensor_scatter_nd_update(scores_of_ids, rows[:, None], new_scores)
-        goes_on = ~current.finished()
+        is_unfinished_row = ~current.finished()
         if is_wanted is not None:
-            with tf.control_dependencies([current.position]):  # asked after these ids, not before
-                goes_on &= tf.cond(current.position % ASKING_INTERVAL == 0, is_wanted, lambda: tf.constant(True))
-        remaining = tf.where(goes_on)[:, 0]
-        return tf.gather(rows, remaining), current.of_rows(remaining), ids, scores_of_ids
+            with tf.control_dependencies([current.position]):  # Call is_wanted only after the steps above.
+                is_unfinished_row &= tf.cond(
+                    current.position % CHECK_WANTED_INTERVAL == 0, is_wanted, lambda: tf.constant(True)
+                )
+        remaining = tf.where(is_unfinished_row)[:, 0]
+        return tf.gather(rows, remaining), current.select(remaining), ids, scores_of_ids
 
     first = start.hypotheses
     rows = tf.cast(tf.range(tf.shape(first.ids)[0]), tf.int64)
@@ -81,7 +92,7 @@ def search_all(
 
 
 def _loop(condition: Callable[..., tf.Tensor], body: Callable[..., Any], variables: tuple[Any, ...]) -> Any:
-    """Return the variables after a loop in which the caches of a Transformer, the only ones with four axes, grow."""
+    """Run a while loop whose 4-D variables (the caches of a Transformer) can grow along the third axis."""
 
     def shape(x: tf.Tensor) -> tf.TensorShape:
         return tf.TensorShape([*x.shape[:2], None, x.shape[3]]) if len(x.shape) == 4 else x.shape

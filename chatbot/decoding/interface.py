@@ -1,4 +1,4 @@
-"""What replies need of a model, of an attempt or an export. It needs no TensorFlow."""
+"""The interface of models for inference. Trained and exported models implement it. TensorFlow is not required."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -8,103 +8,133 @@ import numpy.typing as npt
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.vocabulary import BOS, PAD
+from chatbot.decoding.array_functions import Floats, Ids
 from chatbot.decoding.automaton import BoundedAutomaton
 
-# The maximum number of tokens of targets in a batch of pairs that are scored, which bounds the memory of their logits.
+# The maximum number of target tokens in a batch of scored pairs, which limits the memory of the logits.
 POSITIONS = 1024
-# The question of the anti-language model: the begin symbol alone. It is in no other question, and in no reply, so that
-# a model that copies gains nothing by it.
+# The question that --anti-lm uses as an empty question. A model that copies cannot copy BOS into a reply.
 EMPTY_QUESTION = [BOS]
-# The message of a UserError.
+# The error message if weights are NaN or infinite.
 NOT_FINITE = "no reply has a probability that is a number: the weights are not finite; train it again"
 
-Rows = Sequence[Sequence[int]]  # ids of each
-Floats = npt.NDArray[np.float32]
-# Whether somebody waits for a search. It is asked every few ids; once it is False, the ids that follow have no meaning.
+IdRows = Sequence[Sequence[int]]  # token ids of each row
+# A callback that returns False once the result of a search is no longer needed. A search calls it every few tokens.
 IsWanted = Callable[[], bool]
-# (the questions of each batch, the seeds of their samples, whether it is wanted) -> for each batch padded ids
-# [questions, hypotheses, max_length], and the scores of all hypotheses.
+# A searcher is a search function. Its arguments are several batches of questions and seeds, and a callback. For each
+# batch, it returns padded ids [questions, hypotheses, max_length] and scores [questions, hypotheses] of replies.
 Searcher = Callable[
-    [Sequence[Rows], Sequence[Sequence[int]], IsWanted], Sequence[tuple[npt.NDArray[np.integer], Floats]]
+    [Sequence[IdRows], Sequence[Sequence[int]], IsWanted], Sequence[tuple[npt.NDArray[np.integer], Floats]]
 ]
 
 
 class Model(Protocol):
-    """A model that replies, of an attempt or an export. Any thread may call it.
+    """A model that generates replies. All methods are thread-safe.
 
-    Its state is of a number of rows, which only the model reads. A row has one hypothesis.
+    A state contains several rows, one per hypothesis. Callers must treat the state as opaque.
     """
 
-    def encode(self, questions: Rows) -> Any:
-        """Return the state before the first token. questions: of each row, at least one id."""
+    def encode(self, questions: IdRows) -> Any:
+        """Encode questions, and return the state before the first token of the replies. No question may be empty."""
 
-    def step(self, state: Any, last: npt.NDArray[np.int64]) -> tuple[Floats, Any]:
-        """Return the logits of the next ids, [rows, vocabulary], and the state after the last ones. last: [rows]."""
+    def step(self, state: Any, last: Ids) -> tuple[Floats, Any]:
+        """Return the logits of the next token of each row.
 
-    def take(self, states: Sequence[Any], rows: npt.NDArray[np.int64]) -> Any:
-        """Return the state of some rows, in this order; a row may be taken several times.
+        Args:
+            state: The current state of all rows.
+            last: The last token of each row, with shape [rows].
 
-        states: one or two. rows: numbers of those of the first state and of the second behind them.
+        Returns:
+            The logits, with shape [rows, vocabulary], and the next state.
+        """
+
+    def take(self, states: Sequence[Any], rows: Ids) -> Any:
+        """Select rows from one or two states, in the given order.
+
+        Args:
+            states: One or two states.
+            rows: The indices of the selected rows, which can be repeated. The rows of the second state are numbered
+                after those of the first.
         """
 
     def searcher(self, decoding: DecodingSettings, automaton: BoundedAutomaton) -> Searcher:
-        """Return the search of decoding settings, but for their seed."""
+        """Return a search function for the given decoding settings. Their seed is ignored; each call gets its seeds."""
 
-    def attention(self, question: Sequence[int], reply: Sequence[int]) -> Floats:
-        """Return the weights of a question's ids at each id of a reply and at its end, [reply + 1, question].
+    def attention(self, questions: IdRows, replies: IdRows) -> list[Floats]:
+        """Return the attention weights for a batch of pairs. The model must have attention.
 
-        The model must have attention.
+        Args:
+            questions: The token ids of at least one non-empty question.
+            replies: The token ids of the reply to each question, without EOS.
+
+        Returns:
+            The weights of each pair, with shape [reply + 1, question]. The last row belongs to EOS.
         """
 
-    def log_probabilities(self, sources: Rows, targets: Rows, begin: int) -> Floats:
-        """Return log P(target | source) of each pair in nats, the end symbol included and n-grams left out: [pairs].
+    def log_probabilities(self, sources: IdRows, targets: IdRows, begin: int) -> Floats:
+        """Return log P(target | source) of each pair in nats, with shape [pairs].
 
-        sources, targets: of a batch of at least one pair, without begin and end symbols, at least one id each. begin:
-        BOS for replies to questions, ASK for questions to replies.
+        The log-probability includes EOS. N-grams are not used.
+
+        Args:
+            sources: The token ids of at least one non-empty source.
+            targets: The token ids of each target, without BOS and EOS.
+            begin: BOS if the targets are replies, ASK if the targets are questions.
         """
 
 
-def log_probabilities(model: Model, sources: Rows, targets: Rows, begin: int, is_wanted: IsWanted) -> Floats:
-    """Return `Model.log_probabilities` of any number of pairs, computed in batches; any once they are not wanted.
+def score_pairs(model: Model, sources: IdRows, targets: IdRows, begin: int, is_wanted: IsWanted) -> Floats:
+    """Compute `Model.log_probabilities` in batches for any number of pairs.
 
-    Pairs with the same source should follow one another: a batch encodes each of its sources once.
+    Pairs with the same source should be adjacent, because each source is encoded once per batch.
+
+    Args:
+        model: The model.
+        sources: The token ids of each source.
+        targets: The token ids of each target.
+        begin: BOS if the targets are replies, ASK if the targets are questions.
+        is_wanted: A callback that is called before each batch. If it returns False, the remaining results are 0.
     """
     values = np.zeros(len(sources), np.float32)
     first = 0
-    begins = np.cumsum([0, *(len(target) + 1 for target in targets)])  # the tokens before each target, and all
+    offsets = np.cumsum([0, *(len(target) + 1 for target in targets)])  # total target tokens before each pair
     while first < len(sources) and is_wanted():
-        end = int(np.searchsorted(begins, begins[first] + POSITIONS, side="right")) - 1
-        part = slice(first, max(first + 1, end))
-        values[part] = model.log_probabilities(sources[part], targets[part], begin)
-        first = part.stop
+        end = int(np.searchsorted(offsets, offsets[first] + POSITIONS, side="right")) - 1
+        batch = slice(first, max(first + 1, end))
+        values[batch] = model.log_probabilities(sources[batch], targets[batch], begin)
+        first = batch.stop
     return values
 
 
-def distinct(rows: Rows) -> tuple[list[Sequence[int]], npt.NDArray[np.int64]]:
-    """Return the distinct rows in order of their first occurrence, and the number of each row among them, [rows]."""
+def distinct_rows(rows: IdRows) -> tuple[list[Sequence[int]], Ids]:
+    """Return the distinct rows in order of first occurrence, and the index of each original row among them, [rows]."""
     numbers: dict[tuple[int, ...], int] = {}
-    of_rows = [numbers.setdefault(tuple(row), len(numbers)) for row in rows]
-    return [*numbers], np.array(of_rows, np.int64)
+    indices = [numbers.setdefault(tuple(row), len(numbers)) for row in rows]
+    return [*numbers], np.array(indices, np.int64)
 
 
-def prefix_numbers(rows: Sequence[int], targets: Rows) -> list[list[int]]:
-    """Return for each place of each target, and for its end, a number that places after the same ids of one row share.
+def number_prefixes(rows: Sequence[int], targets: IdRows) -> list[list[int]]:
+    """Number all prefixes of each target, from the empty prefix to the whole target.
 
-    rows: the number of each target's row. No number is 0.
+    Two prefixes get the same number if and only if their tokens and their rows are equal. Numbers start at 1.
+
+    Args:
+        rows: The row of each target.
+        targets: The token ids of each target.
     """
     numbers: dict[tuple[int, int], int] = {}
-    of_targets = []
+    result = []
     for row, target in zip(rows, targets, strict=True):
-        of_places = [numbers.setdefault((-1 - row, 0), 1 + len(numbers))]
+        prefixes = [numbers.setdefault((-1 - row, 0), 1 + len(numbers))]
         for token in target:
-            of_places.append(numbers.setdefault((of_places[-1], token), 1 + len(numbers)))
-        of_targets.append(of_places)
-    return of_targets
+            prefixes.append(numbers.setdefault((prefixes[-1], token), 1 + len(numbers)))
+        result.append(prefixes)
+    return result
 
 
-def padded(rows: Rows, width: int = 0) -> npt.NDArray[np.int32]:
-    """Return rows of ids as an array, with PAD on the right. width: the least number of columns."""
+def pad_rows(rows: IdRows, width: int = 0) -> npt.NDArray[np.int32]:
+    """Convert rows of ids to an array with at least `width` columns, padded on the right with PAD."""
     ids = np.full((len(rows), max(width, *map(len, rows))), PAD, np.int32)
-    for of_row, row in zip(ids, rows, strict=True):
-        of_row[: len(row)] = row
+    for padded, row in zip(ids, rows, strict=True):
+        padded[: len(row)] = row
     return ids

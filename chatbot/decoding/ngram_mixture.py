@@ -1,7 +1,7 @@
-"""The distribution of the next token by the n-grams of the training corpus, and its mixture with a model's.
+"""Mixes n-gram probabilities with the next-token probabilities of a neural model.
 
-Neural models and n-grams make different mistakes: n-grams remember rare words (Li et al., 2022, arXiv 2210.14431).
-Arrays are of NumPy or TensorFlow.
+N-grams improve neural models because they remember rare words (Li et al., 2022, arXiv 2210.14431). All functions accept
+NumPy arrays and TensorFlow tensors.
 """
 
 import functools
@@ -11,14 +11,18 @@ from typing import Any
 import numpy as np
 
 from chatbot.corpus.vocabulary import ASK, BOS
-from chatbot.decoding.array_functions import Array, functions_of
-from chatbot.decoding.ngrams import MULTIPLIER, Ids, Ngrams, Order
+from chatbot.decoding.array_functions import Array, Ids, functions_of
+from chatbot.decoding.ngrams import Ngrams, Order, context_numbers
 
 
 class NgramMixture:
-    """Mixes n-grams into the distributions of a model. weight: their share, between 0 and 1.
+    """A weighted mixture of a model's distribution and an n-gram distribution.
 
-    In a graph, arrays of NumPy become constants; tensors and variables in their place are shared by all graphs.
+    To share the n-grams between graphs, pass tensors or variables. Each graph would get its own copy of NumPy arrays.
+
+    Args:
+        ngrams: The n-grams.
+        weight: The weight of the n-gram distribution, between 0 and 1.
     """
 
     def __init__(self, ngrams: Ngrams, weight: float) -> None:
@@ -28,23 +32,27 @@ class NgramMixture:
         self._log_model, self._log_ngrams = np.float32(math.log(1 - weight)), np.float32(math.log(weight))
 
     def begins(self, rows: Array) -> Array:
-        """Return the history before the first token's input, [rows, order - 1] int64. rows: an array, [rows, ...]."""
+        """Return the history before the first token, which consists of BOS, for each row of an array.
+
+        The result has shape [rows, order - 1] and dtype int64.
+        """
         return functions_of(rows).column(rows, BOS) + np.zeros(self.order - 1, np.int64)
 
     def next_history(self, history: Array, ids: Array) -> Array:
-        """Return the history with the ids of one more step, [positions, order - 1]. ids: [positions], integers."""
+        """Append an id to each history [positions, order - 1], and remove the oldest id."""
         functions = functions_of(ids)
         ids = functions.int64(ids)
-        begun = functions.where(ids == ASK, np.int64(BOS), ids)  # the n-grams of both directions are the same
-        return functions.concatenate([history[:, 1:], begun[:, None]], 1)
+        ids = functions.where(ids == ASK, np.int64(BOS), ids)  # Replies and questions use the same n-grams.
+        return functions.concatenate([history[:, 1:], ids[:, None]], 1)
 
     def probabilities(self, histories: Array) -> Array:
-        """Return the probability of each next token by n-grams, [positions, vocabulary] float32.
+        """Return the n-gram probability of each token of the vocabulary, with shape [positions, vocabulary].
 
-        histories: [positions, order - 1] int64, the ids before it, BOS before the first.
+        Args:
+            histories: The previous ids, preceded by BOS, with shape [positions, order - 1] and dtype int64.
         """
         functions = functions_of(histories)
-        result = functions.repeated(functions.array(self.ngrams.unigrams)[None], functions.length(histories))
+        result = functions.repeated(functions.array(self.ngrams.unigrams)[None], functions.shape(histories)[0])
         for length, order in enumerate(self.ngrams.orders, 2):
             row, is_known = _context(order, histories[:, histories.shape[1] - length + 1 :])
             first = functions.rows(order.starts, row)
@@ -57,9 +65,11 @@ class NgramMixture:
         return result
 
     def probabilities_of(self, histories: Array, ids: Any) -> Array:
-        """Return the probability of some next tokens by n-grams, [positions, number] float32.
+        """Return the n-gram probability of the given next tokens, with shape [positions, number].
 
-        histories: as for `probabilities`. ids: [positions, number] int64, or [1, number] for all positions.
+        Args:
+            histories: The previous ids, preceded by BOS, with shape [positions, order - 1] and dtype int64.
+            ids: The next tokens, with shape [positions, number], or [1, number] for the same tokens at all positions.
         """
         functions = functions_of(histories)
         vocabulary = len(self.ngrams.unigrams)
@@ -77,16 +87,18 @@ class NgramMixture:
 
     @functools.cached_property
     def _numbers(self) -> list[Ids]:
-        """For each order a number of each n-gram, of its context and its last id: sorted, as the n-grams are."""
+        """The sorted keys of the n-grams of each order. A key is context index * vocabulary size + last id."""
         return [
             np.repeat(np.arange(len(order.contexts)), np.diff(order.starts)) * len(self.ngrams.unigrams) + order.ids
             for order in self.ngrams.orders
         ]
 
     def mixed(self, log_probabilities: Array, probabilities: Array) -> Array:
-        """Return the log-probabilities of the mixture, in the shape of both.
+        """Return the log-probabilities of the mixture.
 
-        log_probabilities: the model's. probabilities: by n-grams.
+        Args:
+            log_probabilities: The log-probabilities of the model.
+            probabilities: The n-gram probabilities, with the same shape.
         """
         functions = functions_of(log_probabilities)
         by_model = log_probabilities + self._log_model
@@ -95,11 +107,9 @@ class NgramMixture:
 
 
 def _context(order: Order, ids: Array) -> tuple[Array, Array]:
-    """Return the place among the contexts of an order of [positions, ids], and whether it is there: [positions]."""
+    """Look up contexts in the n-grams of an order. Return their indices, and whether they were found, [positions]."""
     functions = functions_of(ids)
-    contexts = functions_of(ids).array(order.contexts)
-    number = functions.zeros_like(ids[:, 0])  # as `context_numbers`
-    for column in range(ids.shape[1]):  # a GPU has no tf.unstack of int64
-        number = number * MULTIPLIER + ids[:, column] + 1
+    contexts = functions.array(order.contexts)
+    number = context_numbers(ids)
     row = functions.minimum(functions.searchsorted(contexts, number), np.int64(contexts.shape[0] - 1))
     return row, functions.rows(contexts, row) == number

@@ -1,6 +1,5 @@
-"""A reply, its text while its ids are generated, up to a stop text, and its attention word by word."""
+"""Processes the text of replies: incremental decoding, stop texts, and attention weights by word."""
 
-import functools
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -10,17 +9,19 @@ import numpy.typing as npt
 
 from chatbot.corpus.vocabulary import SPECIALS, PieceVocabulary, Vocabulary
 
-# Longer questions and replies are truncated before they are tokenised: the model reads only --max-length tokens.
+# Longer texts are cut before tokenisation, because the model only reads --max-length tokens.
 MAX_CHARACTERS = 2000
-# The label of the end symbol.
+# The label of EOS in attention tables.
 END = "<eos>"
 
 
 class Origin(NamedTuple):
-    """Where a reply comes from.
+    """Where a reply came from.
 
-    question: of the pair that it was looked up in; "": the model has generated it. is_rated: whether that pair is a
-    reply that was rated good, and its question, in place of a training pair.
+    Attributes:
+        question: The question of the pair from which the reply was retrieved, or an empty string if the model
+            generated the reply.
+        is_rated: Whether the pair is a reply that a user rated good, rather than a training pair.
     """
 
     question: str = ""
@@ -28,123 +29,129 @@ class Origin(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """A reply that a search has found, and its score; larger is better.
+    """A reply and its score; higher scores are better.
 
-    The score is the log-probability in nats; of several replies, with the penalties and the score of `--rerank`; of
-    replies to training questions, see `RetrievedReplies`.
+    The score of a generated reply is its log-probability in nats. If a search compares several replies, the score
+    includes penalties and --rerank. The scores of retrieved replies are computed by `RetrievedReplies`.
     """
 
     text: str
     score: float
-    ids: Sequence[int] = ()  # without the end
+    ids: Sequence[int] = ()  # token ids without EOS
     origin: Origin = Origin()
 
 
-def good_enough(replies: Sequence[Reply], least: float | None, fallback: str) -> list[Reply]:
-    """Return the replies with at least this score; where there is none, the fallback with the score of the first.
+def filter_by_score(replies: Sequence[Reply], min_score: float | None, fallback: str) -> list[Reply]:
+    """Return the replies with at least the minimum score, or the fallback if there are none.
 
-    least: None for all of them.
+    Args:
+        replies: The replies, best first.
+        min_score: The minimum score, or None to accept every reply.
+        fallback: The text to return if no reply is accepted. It gets the score of the best reply.
     """
-    good = [reply for reply in replies if least is None or reply.score >= least]
-    return good or [Reply(fallback, replies[0].score if replies else 0.0)]
+    accepted = [reply for reply in replies if min_score is None or reply.score >= min_score]
+    return accepted or [Reply(fallback, replies[0].score if replies else 0.0)]
 
 
 class ReplyText:
-    """The text of a reply in pieces, as soon as later ids cannot change them.
+    """The text of a reply, which is decoded while tokens are added. It is sent in pieces.
 
-    Held back are an incomplete character, spaces at the end, and what may begin a stop text. ids: of the reply, without
-    the end; who generates them appends to this list, and calls `read`. text: of the ids before a stop text.
+    Text that later tokens could change is held back: incomplete characters, trailing spaces, and possible beginnings of
+    a stop text.
+
+    Args:
+        vocabulary: The vocabulary of the reply.
+        stops: The stop texts.
+        ids: The token ids of the reply without EOS. The caller appends to this list and then calls `read`.
+
+    Attributes:
+        text: The text decoded so far, up to a stop text.
+        is_stopped: Whether a stop text has occurred.
     """
 
     def __init__(self, vocabulary: Vocabulary, stops: Sequence[str], ids: list[int]) -> None:
         self.vocabulary = vocabulary
         self.stops = stops
         self.ids = ids
-        self._longest, self._beginnings = max(map(len, stops), default=0), _beginnings(tuple(stops))
-        self._given = 0  # characters that pieces have
+        self._sent_length = 0  # number of characters already returned in pieces
         self.text = ""
-        self.is_stopped = False  # whether the ids have a stop text
+        self.is_stopped = False
 
     def read(self, is_whole: bool) -> None:
-        """Read the text of all ids. is_whole: whether the end follows; else the last character may be incomplete."""
+        """Decode all ids. If `is_whole` is False, an incomplete character at the end is held back."""
         text = self.vocabulary.text(self.ids)
         vocabulary = self.vocabulary
         without_text = (*range(len(SPECIALS)), *range(vocabulary.first_mark, vocabulary.first_byte))
         last = next((i for i in reversed(self.ids) if i not in without_text), 0)
         if not is_whole and (last >= vocabulary.first_byte or isinstance(vocabulary, PieceVocabulary)):
-            text = text.rstrip("\ufffd").rstrip()  # the character may be a space, and a reply has none at its end
-        self.text = before_stop(text, self.stops)
-        self.is_stopped = stop_in(text, self.stops) is not None
+            text = text.rstrip("\ufffd").rstrip()  # Trailing spaces must wait, because whole texts are stripped.
+        self.text = cut_at_stop(text, self.stops)
+        self.is_stopped = any(stop in text for stop in self.stops)
 
     def piece(self) -> str:
-        """Return the next piece; "" if there is none."""
-        longest = min(self._longest - 1, len(self.text))
-        held = next((n for n in range(longest, 0, -1) if self.text[-n:] in self._beginnings), 0)
-        piece = self.text[self._given : len(self.text) - held].rstrip()
-        self._given += len(piece)
+        """Return the text that was decoded since the previous piece and can no longer change."""
+        beginnings = (stop[:length] for stop in self.stops for length in range(1, len(stop)))
+        held = max((len(beginning) for beginning in beginnings if self.text.endswith(beginning)), default=0)
+        piece = self.text[self._sent_length : len(self.text) - held].rstrip()
+        self._sent_length += len(piece)
         return piece
 
     def rest(self) -> str:
-        """Return the last piece of a reply that has ended; it may be ""."""
-        return self.text[self._given :]
+        """Return the last piece of a finished reply, which can be empty."""
+        return self.text[self._sent_length :]
 
     def ids_before_stop(self) -> int:
-        """Return the number of ids whose text is in the reply."""
+        """Return the number of ids that precede the stop text."""
         numbers = range(len(self.ids) + 1)
         return max(number for number in numbers if self.text.startswith(self.vocabulary.text(self.ids[:number])))
 
 
-def stop_in(text: str, stops: Iterable[str]) -> tuple[int, int] | None:
-    """Return the start and the end of the stop text that is complete first, the longest of several."""
-    places = [(start, start + len(stop)) for stop in stops if (start := text.find(stop)) >= 0]
-    return min(places, key=lambda place: (place[1], place[0])) if places else None
+def cut_at_stop(text: str, stops: Iterable[str]) -> str:
+    """Return the text before the first stop text, without trailing spaces.
 
-
-def before_stop(text: str, stops: Iterable[str]) -> str:
-    """Return the text before the stop text that is complete first, without spaces at its end.
-
-    The result for a longer text that begins with this one is the same, if there is a stop text in this one.
+    The first stop text is the one that ends first. If several end at the same position, the longest one is used. This
+    way, the result no longer changes when text is appended after a stop text.
     """
-    place = stop_in(text, stops)
-    return text if place is None else text[: place[0]].rstrip()
-
-
-@functools.lru_cache(maxsize=16)  # the replies to a question have the same stop texts
-def _beginnings(stops: Sequence[str]) -> frozenset[str]:
-    """Return all texts that begin a stop text, and are shorter."""
-    return frozenset(stop[:length] for stop in stops for length in range(1, len(stop)))
+    matches = [(start + len(stop), start) for stop in stops if (start := text.find(stop)) >= 0]
+    return text[: min(matches)[1]].rstrip() if matches else text
 
 
 class WordAttention(NamedTuple):
-    """The attention of a reply, word by word. A character that is spelled in bytes is one word."""
+    """The attention weights between the words of a reply and a question.
 
-    question: list[str]
-    reply: list[str]  # the last one is END
-    weights: npt.NDArray[np.float32]  # [reply, question]; those of each word of the reply add up to 1
+    A character that is encoded as several byte tokens counts as one word.
+    """
+
+    question: list[str]  # words of the question
+    reply: list[str]  # words of the reply, followed by END
+    weights: npt.NDArray[np.float32]  # [reply, question], where each row sums to 1
 
 
-def by_word(
+def attention_by_word(
     vocabulary: Vocabulary, question: Sequence[int], reply: Sequence[int], weights: npt.NDArray[np.float32]
 ) -> WordAttention:
-    """Return the attention of a reply, word by word.
+    """Aggregate attention weights from tokens to words.
 
-    question, reply: ids. weights: of the question's ids at each id of the reply and at the end symbol,
-    [reply + 1, question].
+    Args:
+        vocabulary: The vocabulary of the question and the reply.
+        question: The token ids of the question.
+        reply: The token ids of the reply, without EOS.
+        weights: Attention weights, with shape [reply + 1, question], whose last row belongs to EOS.
     """
     question_words = words(vocabulary, question)
     reply_words = words(vocabulary, reply)
     columns = _starts(question_words)
-    of_words = np.add.reduceat(weights, columns, axis=1)  # a word has the sum of its ids
+    by_word = np.add.reduceat(weights, columns, axis=1)  # Sum over the tokens of each question word.
     rows = _starts([*reply_words, (END, 1)])
     sizes = np.diff([*rows, len(weights)])
-    of_words = np.add.reduceat(of_words, rows, axis=0) / sizes[:, None]  # and looks where its ids do on average
-    return WordAttention([w for w, _ in question_words], [*(w for w, _ in reply_words), END], of_words)
+    by_word = np.add.reduceat(by_word, rows, axis=0) / sizes[:, None]  # Average over the tokens of each reply word.
+    return WordAttention([w for w, _ in question_words], [*(w for w, _ in reply_words), END], by_word)
 
 
 def words(vocabulary: Vocabulary, ids: Sequence[int]) -> list[tuple[str, int]]:
-    """Return the words that ids stand for, each with the number of its ids.
+    """Decode token ids to words, and return each word with its number of tokens.
 
-    The bytes of a character are one word, and bytes that are no whole character are U+FFFD each.
+    The byte tokens of a character form one word. Each byte that is not valid UTF-8 becomes the word U+FFFD.
     """
     words: list[tuple[str, int]] = []
     for are_bytes, run in itertools.groupby(ids, lambda i: i >= vocabulary.first_byte):
@@ -156,7 +163,7 @@ def words(vocabulary: Vocabulary, ids: Sequence[int]) -> list[tuple[str, int]]:
     return words
 
 
-def _starts(labelled: Sequence[tuple[Any, int]]) -> list[int]:
-    """Return the place of the first id of each word."""
-    ends = np.cumsum([size for _, size in labelled])
+def _starts(sized_words: Sequence[tuple[Any, int]]) -> list[int]:
+    """Return the index of the first token of each word. The arguments are pairs of a word and its number of tokens."""
+    ends = np.cumsum([size for _, size in sized_words])
     return [0, *ends[:-1].tolist()]

@@ -1,4 +1,4 @@
-"""The functions of `array_functions` for tensors of TensorFlow, within a graph."""
+"""Implements the functions of `array_functions` for TensorFlow tensors in graphs."""
 
 from functools import partial
 from typing import Any
@@ -8,7 +8,7 @@ import tensorflow as tf
 
 
 class TensorFunctions:
-    """The functions of tensors; `NumpyFunctions` says what each returns."""
+    """The array functions for TensorFlow tensors. See `NumpyFunctions` for their documentation."""
 
     where = staticmethod(tf.where)
     exp = staticmethod(tf.exp)
@@ -31,71 +31,78 @@ class TensorFunctions:
     cond = staticmethod(tf.cond)
     take = staticmethod(partial(tf.gather, batch_dims=1))
     array = staticmethod(tf.convert_to_tensor)
+    shape = staticmethod(tf.shape)
+    pad = staticmethod(tf.pad)
+    mapped = staticmethod(tf.nest.map_structure)
 
     @staticmethod
     def sum(x: tf.Tensor) -> tf.Tensor:
+        """Sum along the last axis, or count the true values of a boolean tensor."""
         values = tf.cast(x, tf.int64) if x.dtype == tf.bool else x
         return tf.reduce_sum(values, axis=-1, keepdims=True)
 
     @staticmethod
     def kth_largest(x: tf.Tensor, k: int) -> tf.Tensor:
+        """Return the kth largest value along the last axis."""
         return tf.math.top_k(x, k).values[..., -1:]
 
     @staticmethod
     def largest(x: tf.Tensor, k: int) -> tf.Tensor:
+        """Return the indices of the k largest values of each row."""
         return tf.cast(tf.math.top_k(x, k).indices, tf.int64)
 
     @staticmethod
     def rows(arrays: Any, indices: tf.Tensor) -> Any:
+        """Select rows of each tensor in a structure."""
         return tf.nest.map_structure(lambda x: tf.gather(x, indices), arrays)
 
     @staticmethod
     def repeated(arrays: Any, times: tf.Tensor | int) -> Any:
-        # tf.repeat computes sizes on a GPU, for which the host would wait.
+        # tf.repeat is not used, because it computes sizes on the GPU and the host must wait.
+        """Repeat each row of each tensor in a structure. The copies of a row are adjacent."""
         return tf.nest.map_structure(
             lambda x: tf.gather(x, tf.cast(tf.range(tf.shape(x)[0] * times) // times, tf.int64)), arrays
         )
 
     @staticmethod
-    def length(x: tf.Tensor) -> tf.Tensor:
-        return tf.shape(x)[0]
-
-    @staticmethod
     def row_numbers(x: tf.Tensor) -> tf.Tensor:
+        """Return the index of each row."""
         return tf.cast(tf.range(tf.shape(x)[0]), tf.int64)[:, None]
 
     @staticmethod
     def column(x: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+        """Return a column filled with one value."""
         return tf.fill([tf.shape(x)[0], 1], tf.cast(value, tf.int64))
 
     @staticmethod
     def put(x: tf.Tensor, indices: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+        """Return x with some elements of each row replaced."""
         return tf.tensor_scatter_nd_update(x, _with_rows(indices), values)
 
     @staticmethod
-    def with_zeros(x: tf.Tensor, number: int) -> tf.Tensor:
-        return tf.pad(x, [[0, 0], [0, number]])
-
-    @staticmethod
     def forbid(x: tf.Tensor, indices: tf.Tensor, are_forbidden: tf.Tensor) -> tf.Tensor:
+        """Return x with forbidden elements set to -inf."""
         limits = tf.where(are_forbidden, np.float32(-np.inf), np.float32(np.inf))
         return tf.tensor_scatter_nd_min(x, _with_rows(indices), limits)
 
     @staticmethod
     def ranges(first: tf.Tensor, last: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Concatenate the ranges of integers from `first` to `last` (exclusive) of all rows."""
         numbers = tf.ragged.range(first, last)
         return numbers.value_rowids(), numbers.values
 
     @staticmethod
     def add_at(x: tf.Tensor, rows: tf.Tensor, columns: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+        """Return x with values added to the given elements."""
         return tf.tensor_scatter_nd_add(x, tf.stack([rows, columns], axis=1), values)
 
     @staticmethod
     def needed_columns(are_needed: tf.Tensor) -> slice:
-        return slice(None)  # shapes that depend on values would cost more
+        """Return an index of all columns. Selecting fewer would be slower, because the shape would depend on values."""
+        return slice(None)
 
 
 def _with_rows(indices: tf.Tensor) -> tf.Tensor:
-    """Return each index behind the number of its row, [rows, number, 2] int64. indices: [rows, number]."""
+    """Prepend the row index to each column index: [rows, number] -> [rows, number, 2]."""
     rows = tf.broadcast_to(tf.cast(tf.range(tf.shape(indices)[0]), indices.dtype)[:, None], tf.shape(indices))
     return tf.stack([rows, indices], axis=-1)

@@ -1,1 +1,1 @@
-"""Measures of a trained model: the likelihood of held-out replies, and the quality and variety of its own replies."""
+"""Evaluates trained models: likelihood, reply selection, quality measures of replies, and an HTML report."""

@@ -1,4 +1,4 @@
-"""python -m chatbot.evaluation: the same as `duida evaluate`."""
+"""Entry point of `python -m chatbot.evaluation`, which is equivalent to `duida evaluate`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""How often a model chooses the true reply among ten, which depends on no reply that it generates."""
+"""Measures how often a model gives the true reply a higher score than nine other replies."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -7,35 +7,35 @@ import numpy.typing as npt
 
 from chatbot.attempts.trained import Trained
 from chatbot.corpus.vocabulary import ASK, BOS, question_of
-from chatbot.decoding.interface import EMPTY_QUESTION, Model, Rows, log_probabilities
+from chatbot.decoding.interface import EMPTY_QUESTION, IdRows, Model, score_pairs
 from chatbot.evaluation.measures import SEED, Sample, Tokenise
 from chatbot.retrieval.characters import character_index
 from chatbot.retrieval.judge import Judge
 
-Pairs = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-# The number of replies, the true one included, and of the pairs that are used.
-REPLIES = 10
-MOST_PAIRS = 1000
-# The weight of the log-probability of the question given the reply. For 0, 1, 2, 4 and 8, the shares of 420 pairs of
-# LCCC were 0.462, 0.471, 0.486, 0.488 and 0.474 (random), and 0.350, 0.379, 0.383, 0.390 and 0.388 (nearest).
+REPLIES = 10  # number of candidates, including the true reply
+MAX_PAIRS = 1000  # maximum number of pairs to evaluate
+# The weight of the log-probability of the question given the reply. Of the weights 0, 1, 2, 4 and 8, 4 was the most
+# accurate on 420 pairs of LCCC.
 QUESTION_WEIGHT = 4.0
 
 
 def choice_shares(
     trained: Trained, model: Model, samples: Sequence[Sample], tokens: Tokenise
 ) -> dict[str, float | None]:
-    """Return the shares of questions whose true reply has the best score of ten, by the others that it is among.
+    """Return the fraction of questions whose true reply has the highest score among ten candidates.
 
-    choice_random_at_1: replies to nine other questions drawn by a seed. choice_nearest_at_1: to the nine most similar
-    other questions. The replies of ten differ. None if there are fewer than ten different replies for a question.
+    At most MAX_PAIRS samples are evaluated, which are drawn with a fixed seed. No candidate occurs twice.
 
-    model: that of `trained`. samples: pairs; of more than MOST_PAIRS, so many are drawn by a seed. tokens: from a text
-    to its tokens.
+    Returns:
+        The fractions by name. For "choice_random_at_1", the other nine candidates are replies to random questions; for
+        "choice_nearest_at_1", they are replies to the nine most similar questions. A value is None if there are fewer
+        than ten distinct replies for a question.
     """
     random = np.random.default_rng(SEED)
-    samples = [samples[i] for i in random.permutation(len(samples))[:MOST_PAIRS]]
+    samples = [samples[i] for i in random.permutation(len(samples))[:MAX_PAIRS]]
     orders: dict[str, Callable[[int], Iterable[int]]] = {"random": lambda own: random.permutation(len(samples))}
     if samples:
         index = character_index([sample.question for sample in samples])
@@ -50,7 +50,10 @@ def choice_shares(
 
 
 def others(samples: Sequence[Sample], own: int, order: Iterable[int]) -> list[int]:
-    """Return the first nine pairs of an order with another question and reply than a pair's own, each reply once."""
+    """Choose nine pairs whose replies are the wrong candidates for a question.
+
+    These are the first pairs in `order` with distinct replies and a question that differs from that of pair `own`.
+    """
     chosen: dict[str, int] = {}
     for pair in order:
         if len(chosen) == REPLIES - 1:
@@ -60,31 +63,44 @@ def others(samples: Sequence[Sample], own: int, order: Iterable[int]) -> list[in
     return [*chosen.values()]
 
 
-def scores_of(trained: Trained, model: Model, samples: Sequence[Sample], tokens: Tokenise, rows: Pairs) -> Floats:
-    """Return the score of the reply of each pair of a row after the question of the row's first pair: [rows, REPLIES].
+def scores_of(trained: Trained, model: Model, samples: Sequence[Sample], tokens: Tokenise, rows: Indices) -> Floats:
+    """Score candidate replies to questions.
 
-    It is what the question adds to the log-probability of the reply, for each of its tokens, and with a model that
-    learned both directions the log-probability of the question given the reply, for each of its tokens. The first
-    alone does not depend on how usual a reply is. A judge that was fitted to the attempt gives its own score. rows: the
-    numbers of pairs, [rows, REPLIES].
+    The score is the increase in the per-token log-probability of a reply when the question is known, so common replies
+    have no advantage. If the model also learned to predict questions from replies, the weighted per-token
+    log-probability of the question given the reply is added. If the attempt has a judge (a model that ranks replies),
+    the score of the judge is used instead.
+
+    Args:
+        trained: The model with its settings.
+        model: The same model, for scoring.
+        samples: The question-answer pairs.
+        tokens: A function that splits a text into tokens.
+        rows: Indices of samples, with shape [questions, REPLIES]. A row contains the sample of the question, followed
+            by the samples whose replies are the other candidates.
+
+    Returns:
+        The scores, with shape [questions, REPLIES].
     """
     replies = [trained.vocabulary.reply_ids(tokens(sample.answer)) for sample in samples]
     questions = [sample.ids[: trained.settings.model.max_length] for sample in samples]
 
-    def per_token(sources: Rows, targets: Rows, begin: int) -> Floats:
-        values = log_probabilities(model, sources, targets, begin, lambda: True)
+    def per_token(sources: IdRows, targets: IdRows, begin: int) -> Floats:
+        values = score_pairs(model, sources, targets, begin, lambda: True)
         return values / np.array([len(ids) + 1 for ids in targets])
 
-    asked = np.repeat(rows[:, 0], REPLIES)
-    replied = rows.ravel()
+    question_rows = np.repeat(rows[:, 0], REPLIES)
+    reply_rows = rows.ravel()
     if (retrieval := trained.retrieval) is not None and retrieval.is_validated and retrieval.weights is not None:
         judge = Judge(model, trained.vocabulary, retrieval)
-        features = judge.features([questions[i] for i in asked], [replies[i] for i in replied])
+        features = judge.features([questions[i] for i in question_rows], [replies[i] for i in reply_rows])
         return (features @ judge.weights).reshape(rows.shape)
-    after_question = per_token([questions[i] for i in asked], [replies[i] for i in replied], BOS)
+    after_question = per_token([questions[i] for i in question_rows], [replies[i] for i in reply_rows], BOS)
     after_nothing = per_token([EMPTY_QUESTION] * len(replies), replies, BOS)
-    scores = after_question - after_nothing[replied]
+    scores = after_question - after_nothing[reply_rows]
     if trained.settings.learning.both_directions == "on":
         last_turns = [question_of(sample.ids, trained.vocabulary) for sample in samples]
-        scores += QUESTION_WEIGHT * per_token([replies[i] for i in replied], [last_turns[i] for i in asked], ASK)
+        scores += QUESTION_WEIGHT * per_token(
+            [replies[i] for i in reply_rows], [last_turns[i] for i in question_rows], ASK
+        )
     return scores.reshape(rows.shape)

@@ -1,4 +1,4 @@
-"""Evaluation of a trained model on held-out pairs."""
+"""Evaluates a trained model on held-out pairs."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ from typing import Any
 from tqdm import tqdm
 
 from chatbot.attempts.trained import Trained
+from chatbot.config.corpus import AUTO
 from chatbot.config.decoding import DecodingSettings
-from chatbot.config.evaluation import AUTO_TOKENIZE
 from chatbot.corpus.dataset import Corpus
 from chatbot.corpus.tokenizer import tokens_of
 from chatbot.decoding.reply_text import Reply
@@ -17,38 +17,51 @@ from chatbot.evaluation.choice import choice_shares
 from chatbot.evaluation.held_out import Baseline
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measures import Fluency, Measurer, Sample, Values, precision_measures, samples_of
-from chatbot.evaluation.report import Words, entries_of, report_page
+from chatbot.evaluation.report import Bilingual, entries_of, report_page
 from chatbot.flags import flags_for
 from chatbot.inference.replier import BATCH, Replier
-from chatbot.inference.tensorflow_model import TensorFlowModel, replier_of
-from chatbot.quiet import no_bars
+from chatbot.inference.tensorflow_model import TensorFlowModel, replier_for
+from chatbot.quiet import progress_bars_disabled
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """A model, its held-out pairs, and what is measured beside its replies.
+    """The model, the held-out pairs and the options of an evaluation.
 
-    precision, outside, tokenize: of the flags.
+    Attributes:
+        trained: The model to evaluate.
+        corpus: The held-out pairs, encoded with the vocabulary and the number of history turns of the model.
+        decoding: The decoding settings for replies.
+        fluency: The fluency measure; None to omit it.
+        baseline: The retrieval baseline to compare with; None to omit it.
+        outside: Questions that have no right answer (--outside).
+        precision: The target precision (--precision).
+        tokenize: The tokenisation for BLEU (--tokenize).
+        report: The path of the HTML report to write.
+        name: The name of the model in the report.
+        warning: A warning about the held-out pairs, shown in the report.
     """
 
     trained: Trained
-    corpus: Corpus  # in the vocabulary of the model, with its turns of history
+    corpus: Corpus
     decoding: DecodingSettings
-    fluency: Fluency | None = None  # None: it is not measured
+    fluency: Fluency | None = None
     baseline: Baseline | None = None
     outside: Sequence[str] = ()
     precision: float | None = None
-    tokenize: str = AUTO_TOKENIZE
-    report: str | None = None  # the path of an HTML file to write
-    name: str = "model"  # shown in the report
-    warning: Words | None = None  # about the pairs, for the report
+    tokenize: str = AUTO
+    report: str | None = None
+    name: str = "model"
+    warning: Bilingual | None = None
 
 
 def evaluate(evaluation: Evaluation) -> dict[str, Any]:
-    """Return the likelihood of the reference replies, the choice among ten, and the measures of the model's replies.
+    """Run an evaluation and write the report. Raises OSError if the report cannot be written.
 
-    "references", "random" and "baseline" have the same measures of the references, of references of other questions,
-    and of the baseline's replies. Raises OSError when the report cannot be written.
+    Returns:
+        All measures of the model, as a JSON object. For comparison, nested objects contain the measures of other
+        replies: the right ones ("references"), the right ones in random order ("random"), and those of the retrieval
+        baseline ("baseline").
     """
     trained = evaluation.trained
     scorer = Scorer(trained.model)
@@ -56,17 +69,17 @@ def evaluate(evaluation: Evaluation) -> dict[str, Any]:
     samples = samples_of(evaluation.corpus)
     both_directions = trained.settings.learning.both_directions == "on"
     tokens = tokens_of(trained.settings.corpus)
-    of_questions = scorer if both_directions else None
-    measurer = Measurer(samples, trained.vocabulary, tokens, of_questions, evaluation.tokenize)
+    question_scorer = scorer if both_directions else None
+    measurer = Measurer(samples, trained.vocabulary, tokens, question_scorer, evaluation.tokenize)
     fluency = evaluation.fluency
 
-    def measured(replies: list[str]) -> Values:
+    def measure(replies: list[str]) -> Values:
         return {**measurer(replies), "fluency_nats_per_character": None if fluency is None else fluency(replies)}
 
     model = TensorFlowModel(trained.model)
-    replier = replier_of(trained, evaluation.decoding, model)
+    replier = replier_for(trained, evaluation.decoding, model)
     best = best_replies(replier, samples)
-    replies = [one.text for one in best]
+    replies = [best_reply.text for best_reply in best]
     rows = {"references": measurer.references, "random": measurer.random_replies()}
     if evaluation.baseline:
         rows["baseline"] = [evaluation.baseline.reply(sample.question) for sample in samples]
@@ -79,8 +92,8 @@ def evaluate(evaluation: Evaluation) -> dict[str, Any]:
         "nats_per_character": likelihood.nats_per_character,
         **choice_shares(trained, model, samples, tokens),
         "bleu_tokenize": measurer.tokenization,
-        **measured(replies),
-        **{name: measured(of_row) for name, of_row in rows.items()},
+        **measure(replies),
+        **{name: measure(row) for name, row in rows.items()},
     }
     if evaluation.precision is not None:
         ids = [trained.vocabulary.ids(tokens(question)) for question in evaluation.outside]
@@ -93,24 +106,26 @@ def evaluate(evaluation: Evaluation) -> dict[str, Any]:
     return measures
 
 
-def _title(evaluation: Evaluation) -> Words:
+def _title(evaluation: Evaluation) -> Bilingual:
     data = ", ".join(read.file for read in evaluation.corpus.reports)
     name = evaluation.name
     step = f"{evaluation.trained.step:,}"
-    return Words(f"{name}, step {step}: replies to {data}", f"{name}，第 {step} 步：对 {data} 的回复")
+    return Bilingual(f"{name}, step {step}: replies to {data}", f"{name}，第 {step} 步：对 {data} 的回复")
 
 
 def reply(replier: Replier, samples: list[Sample]) -> list[str]:
-    """Return the text of the best reply to each question."""
-    return [one.text for one in best_replies(replier, samples)]
+    """Return the text of the best reply to each question, in order."""
+    return [best_reply.text for best_reply in best_replies(replier, samples)]
 
 
 def best_replies(replier: Replier, samples: list[Sample]) -> list[Reply]:
-    """Return the best reply to each question. Questions of similar length share a batch, which keeps padding low."""
+    """Return the best reply to each question. Questions of similar length are batched together to reduce padding."""
     order = sorted(range(len(samples)), key=lambda number: len(samples[number].ids))
     replies: dict[int, Reply] = {}
     batches = range(0, len(order), BATCH)
-    for start in tqdm(batches, desc="Replying", unit=" batches", leave=False, delay=2, disable=no_bars()):
+    for start in tqdm(
+        batches, desc="Replying", unit=" batches", leave=False, delay=2, disable=progress_bars_disabled()
+    ):
         numbers = order[start : start + BATCH]
         replies.update(zip(numbers, replier.best([samples[number].ids for number in numbers]), strict=True))
     return [replies[number] for number in range(len(samples))]

@@ -1,4 +1,4 @@
-"""Measures an attempt on held-out pairs. In a pipe or with --json, the last line is one JSON object."""
+"""The command that evaluates an attempt. In a pipe or with --json, its last output line is a JSON object."""
 
 import json
 import sys
@@ -12,28 +12,31 @@ from chatbot.config.evaluation import EvaluationSettings
 from chatbot.corpus.reading.sources import Source, find_parts
 from chatbot.errors import UserError
 
-GENERATOR = b'content="duida evaluate"'  # in the head of each report
+GENERATOR = b'content="duida evaluate"'  # occurs in the HTML head of every report
 
 
 class Inputs(NamedTuple):
-    """What an evaluation reads: the directory of the attempt, files, and questions without a right answer."""
+    """The checked inputs of an evaluation."""
 
     directory: Path
     decoding: DecodingSettings
     held_out: list[Source]
-    baseline: list[Source] | None  # None: the training pairs of the attempt
+    baseline: list[Source] | None  # None means the training pairs of the attempt
     fluency: list[Source] | None
-    outside: list[str]
+    outside: list[str]  # questions that have no right answer
 
 
 def start(settings: EvaluationSettings) -> None:
-    """Measure an attempt. Flags and files are checked before TensorFlow is imported, which takes seconds."""
-    measures = _measures(settings, _checked(settings))
+    """Evaluate the trained model of an attempt.
+
+    Flags and files are checked before TensorFlow is imported, because the import takes seconds.
+    """
+    measures = _measure(settings, _check(settings))
     if settings.json or not sys.stdout.isatty():
         print(json.dumps(measures))
 
 
-def _checked(settings: EvaluationSettings) -> Inputs:
+def _check(settings: EvaluationSettings) -> Inputs:
     directory = trained_directory(settings.attempt)
     decoding = with_default_search(settings.decoding, directory)
     if settings.report is not None:
@@ -48,8 +51,8 @@ def _checked(settings: EvaluationSettings) -> Inputs:
     )
 
 
-def _measures(settings: EvaluationSettings, inputs: Inputs) -> dict[str, Any]:
-    """Measure the replies of an attempt, print a table, and return the JSON object."""
+def _measure(settings: EvaluationSettings, inputs: Inputs) -> dict[str, Any]:
+    """Run the evaluation, print a table of the results, and return the JSON object."""
     from chatbot.memory import let_gpu_memory_grow
     from chatbot.quiet import import_tensorflow
 
@@ -80,18 +83,18 @@ def _measures(settings: EvaluationSettings, inputs: Inputs) -> dict[str, Any]:
 
 
 def check_report(path: Path) -> None:
-    """Raise UserError for a file that would be replaced and is no report, and OSError if it cannot be written."""
+    """Raise UserError if the path is an existing file other than a report, and OSError if it is not writable."""
     with path.open("a+b") as file:
         file.seek(0)
         head = file.read(1000)
     if head and GENERATOR not in head:
-        raise UserError(f"--report {path}: is there, and is no report; give the name of another file")
+        raise UserError(f"--report {path}: exists and is not a report; use another file name")
 
 
 def read_questions(path: Path) -> list[str]:
-    """Return the questions of --outside, the lines of a UTF-8 text file. Raises UserError if it cannot be read."""
+    """Read the --outside file, a UTF-8 text file with one question per line. Raises UserError if it is not readable."""
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8"
-        raise UserError(f"--outside {path}: cannot be read ({reason}); give a text file of questions") from None
+        raise UserError(f"--outside {path}: cannot be read ({reason}); use a text file of questions") from None

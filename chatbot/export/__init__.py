@@ -1,1 +1,1 @@
-"""Exports: to SavedModel, to ONNX, for transformers. `runtime` answers from ONNX, without TensorFlow."""
+"""Exports trained models to SavedModel, ONNX or transformers, and loads ONNX exports without TensorFlow."""

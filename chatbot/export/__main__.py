@@ -1,4 +1,4 @@
-"""python -m chatbot.export: the same as `duida export`."""
+"""Runs `duida export` as `python -m chatbot.export`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""export.json: what a folder exports, with the size and the checksum of each of its files; an export as one file."""
+"""Reads and writes export.json, which contains the checksums of an export's files, and zip files of exports."""
 
 import atexit
 import dataclasses
@@ -11,41 +11,41 @@ from typing import Any, get_origin
 
 from chatbot.attempts.files import EXPORT
 from chatbot.commands import program
-from chatbot.config.export import FORMATS, WEIGHTS
+from chatbot.config.export import FORMATS, WEIGHTS, ZIP
 from chatbot.durable import read_json, write_json
 from chatbot.errors import UserError
 
 MANIFEST = EXPORT
-# Increase this whenever the files of an export mean something else.
+# Increase this number when the format of exports changes.
 VERSION = 1
-BLOCK = 1 << 20
+BLOCK = 1 << 20  # bytes read at once
 
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """The content of export.json, apart from the files. Raises ValueError for a value that is not allowed."""
+    """The content of export.json except the checksums. Raises ValueError if a value is invalid."""
 
     format: str
     weights: str
     attempt: str
     step: int
-    validated: bool  # whether validation chose the checkpoint, which decides the default search
-    questions: list[str] = dataclasses.field(default_factory=list)  # that were learned; exports before these had none
+    validated: bool  # whether validation chose the checkpoint; this determines the default search
+    questions: list[str] = dataclasses.field(default_factory=list)  # example questions; missing in old exports
 
     def __post_init__(self) -> None:
         types = {field.name: get_origin(field.type) or field.type for field in dataclasses.fields(self)}
         if not all(type(getattr(self, name)) is kind for name, kind in types.items()):
-            raise ValueError("a value of another type")
+            raise ValueError("a value has the wrong type")
         if self.format not in FORMATS or self.weights not in WEIGHTS:
-            raise ValueError("an unknown format")
+            raise ValueError("the format is unknown")
         if not all(isinstance(text, str) and text.isprintable() for text in (self.attempt, *self.questions)):
-            raise ValueError("a text that a terminal would obey")
+            raise ValueError("a text contains control characters")
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write export.json, with the sizes and checksums of all other files in the folder."""
+    """Write export.json with the sizes and checksums of all other files in the folder."""
     files = {
-        path.relative_to(folder).as_posix(): _size_and_checksum(path)
+        path.relative_to(folder).as_posix(): (path.stat().st_size, _checksum(path))
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
@@ -54,79 +54,82 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Return what a folder exports, after its files have been compared with their checksums.
+    """Read export.json and verify the checksums of all files.
 
-    Raises UserError for a folder that is missing, is no export, or is damaged, and for an export of another version.
+    Raises:
+        UserError: The folder is missing or damaged, is not an export, or has a different version.
     """
-    again = "export the attempt again with `python -m chatbot.export`"
+    remedy = "export the attempt again with `python -m chatbot.export`"
     if not (folder / MANIFEST).is_file():
-        what = "no such folder" if not folder.exists() else f"not an export, {MANIFEST} is not in it"
-        raise UserError(f"{folder}: {what}; give a folder that `python -m chatbot.export` has written")
+        reason = f"not an export, because it has no {MANIFEST}" if folder.exists() else "no such folder"
+        raise UserError(f"{folder}: {reason}; give a folder written by `python -m chatbot.export`")
     try:
         values = read_json(folder / MANIFEST)
         version = values.pop("chatbot_export")
         files = values.pop("files")
         if version != VERSION:
-            raise UserError(f"{folder}: of version {version}, not {VERSION}, of exports; {again}")
+            raise UserError(f"{folder}: an export of version {version}, expected {VERSION}; {remedy}")
         manifest = Manifest(**values)
         for name, (size, checksum) in files.items():
             path = folder / name
-            if not path.is_file() or path.stat().st_size != size or _size_and_checksum(path)[1] != checksum:
-                raise UserError(f"{folder}: damaged, {name} is missing or changed; {again}")
+            if not path.is_file() or path.stat().st_size != size or _checksum(path) != checksum:
+                raise UserError(f"{folder}: damaged, {name} is missing or changed; {remedy}")
     except (ValueError, LookupError, TypeError, AttributeError):
-        raise UserError(f"{folder}: damaged, {MANIFEST} cannot be read; {again}") from None
+        raise UserError(f"{folder}: damaged, {MANIFEST} cannot be read; {remedy}") from None
     return manifest
 
 
-def _size_and_checksum(path: Path) -> tuple[int, int]:
-    size = checksum = 0
+def _checksum(path: Path) -> int:
+    checksum = 0
     with path.open("rb") as file:
         while block := file.read(BLOCK):
-            size = size + len(block)
             checksum = zlib.crc32(block, checksum)
-    return size, checksum
+    return checksum
 
 
 def is_export(path: Path) -> bool:
-    """Return whether a folder or a zip has the manifest of an export."""
+    """Return whether a folder or zip file contains an export."""
     if path.is_dir():
         return (path / MANIFEST).is_file()
     return zipfile.is_zipfile(path) and zipfile.Path(path, MANIFEST).exists()
 
 
 def write_zip(folder: Path, file: Path) -> None:
-    """Write all files of an export to one."""
+    """Compress an export into a zip file."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(folder.rglob("*")):
             archive.write(path, path.relative_to(folder))
 
 
-def folder_of(path: Path) -> Path:
-    """Return the folder of an export; of one that is a zip, a temporary folder, which is removed when the process ends.
+def open_export(path: Path) -> Path:
+    """Return the folder of an export. A zip file is unpacked to a temporary folder that is removed at exit.
 
-    Raises UserError for a file that is no export.
+    Raises:
+        UserError: The file is not an export, or the disk has too little free space.
     """
     if not path.is_file():
+        if path.suffix == ZIP and not path.exists():
+            raise UserError(f"{path}: no such file; give a file written by `{program('export')} --zip`")
         return path
     if not is_export(path):
-        raise UserError(f"{path}: not an export; give a file that `{program('export')} --zip` has written")
-    parent = tempfile.TemporaryDirectory(prefix="duida-")
-    atexit.register(parent.cleanup)
-    folder = Path(parent.name) / path.stem
+        raise UserError(f"{path}: not an export; give a file written by `{program('export')} --zip`")
+    temporary = tempfile.TemporaryDirectory(prefix="duida-")
+    atexit.register(temporary.cleanup)
+    folder = Path(temporary.name) / path.stem
     try:
         with zipfile.ZipFile(path) as archive:
-            needed = sum(file.file_size for file in archive.infolist())
-            free = shutil.disk_usage(parent.name).free
-            if needed > free:
-                sizes = f"{needed / 1e9:,.1f} GB unpacked, and {parent.name} has {free / 1e9:,.1f} GB free"
-                raise UserError(f"{path}: {sizes}; free some, or set TMPDIR to a folder with more")
+            unpacked_size = sum(file.file_size for file in archive.infolist())
+            free = shutil.disk_usage(temporary.name).free
+            if unpacked_size > free:
+                sizes = f"{unpacked_size / 1e9:,.1f} GB unpacked, and {temporary.name} has {free / 1e9:,.1f} GB free"
+                raise UserError(f"{path}: {sizes}; free some space, or set TMPDIR to a folder with more")
             archive.extractall(folder)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise damaged(path, error) from None
+        raise unreadable_export(path, error) from None
     return folder
 
 
-def damaged(folder: Path, error: Any) -> UserError:
-    """Return the error about an export whose files are whole, but which its runtime does not read."""
+def unreadable_export(folder: Path, error: Any) -> UserError:
+    """Create the error for an export that contains the right files but cannot be loaded."""
     reason = str(error).strip().split("\n")[0][:150]
     return UserError(f"{folder}: cannot be read ({reason}); export the attempt again")

@@ -1,7 +1,7 @@
-"""The model that an export holds: its layers take padded ids, and its weights may be stored in a smaller type.
+"""Prepares a model for export. It gets plain layers for padded ids, and its weights can be stored in a smaller dtype.
 
-The layers are Keras's own: what tf.custom_gradient and the packed layout add is for training. Every format multiplies
-in float32, by the values that `restored` returns.
+Custom gradients and the packed layout are not exported, because they only speed up training. All export formats compute
+in float32, with the values that `restore_weight` returns.
 """
 
 import dataclasses
@@ -16,36 +16,35 @@ import tensorflow as tf
 from chatbot.attempts.trained import Trained
 from chatbot.config.export import FLOAT16, FLOAT32, INT8
 from chatbot.corpus.vocabulary import PAD
+from chatbot.decoding.array_functions import Floats
 from chatbot.decoding.ngrams import Ngrams
 from chatbot.model.attention import BahdanauAttention
 from chatbot.model.copying import spelling_table
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Packing, Sequences
 
-Floats = npt.NDArray[np.float32]
-LARGEST = 127  # of int8; -128 is not used
+MAX_INT8 = 127  # the largest absolute value; -128 is not used
 
 
 def plain_model(trained: Trained, ngrams: Ngrams | None = None) -> Seq2Seq:
-    """Return the model with the same weights, whose layers take padded ids.
+    """Return a model with the same weights whose layers accept padded ids.
 
-    ngrams: those that `Seq2Seq.step` mixes in; None: none.
+    Args:
+        trained: The trained model.
+        ngrams: The n-grams that `Seq2Seq.step` uses, or None for no n-grams.
     """
     settings = dataclasses.replace(trained.settings.model, plain_layers=True, ngrams=ngrams.order if ngrams else 0)
     spellings = spelling_table(trained.vocabulary.spellings())
     model = Seq2Seq(settings, len(trained.vocabulary), spellings=spellings, ngrams=ngrams, on_gpu=False)
     if isinstance(model.decoder.attention, BahdanauAttention):
-        model.decoder.attention.in_chunks = False
+        model.decoder.attention.chunks = None
     for variable, value in zip(model.trainable_variables, trained.model.trainable_variables, strict=True):
         variable.assign(value)
     return model
 
 
 def sequences_in_graph(ids: tf.Tensor) -> Sequences:
-    """Return a batch as a plain model takes it. ids: [rows, time] int64, padded on the right.
-
-    Its packing has the padding, too: padded ids need no other.
-    """
+    """Convert padded ids [rows, time] int64 to a batch for a plain model. Padding is not removed."""
     mask = tf.not_equal(ids, PAD)
     positions = tf.range(tf.size(ids, tf.int64))
     unused = dict.fromkeys(Packing._fields)
@@ -58,24 +57,32 @@ def sequences_in_graph(ids: tf.Tensor) -> Sequences:
 
 
 def with_weights(model: Seq2Seq, weights: Sequence[tf.Tensor]) -> keras.StatelessScope:
-    """Let the model compute with these weights in a block, in the order of its trainable variables."""
+    """Return a scope in which the model uses the given values for its trainable variables."""
     return keras.StatelessScope(list(zip(model.trainable_variables, weights, strict=True)))
 
 
 class Stored(NamedTuple):
-    """A weight as it is stored."""
+    """A weight in the dtype in which an export stores it.
 
-    values: npt.NDArray[np.generic]  # float32, float16 or int8, in the weight's shape
-    # What the values are multiplied by, float32 in a shape that broadcasts; of int8, one for each index of `axis`.
+    Attributes:
+        values: The values, with the shape of the weight and dtype float32, float16 or int8.
+        scales: The float32 factors to multiply the values by. int8 values have one factor per index along `axis`. Other
+            values have the single factor 1.
+        axis: The axis along which the scales vary.
+    """
+
+    values: npt.NDArray[np.generic]
     scales: Floats | np.float32 = np.float32(1)
     axis: int = 0
 
 
-def stored(weight: Floats, kind: str, rows: bool) -> Stored:
-    """Return a weight in a type of WEIGHTS. Vectors stay float32: they are few, and biases have a wide range.
+def store_weight(weight: Floats, kind: str, rows: bool) -> Stored:
+    """Convert a weight to a smaller dtype. Vectors remain float32, because they are small and biases have a wide range.
 
-    int8 has a scale for each output of the product: a row of the embedding and of the projection, a column of the
-    other matrices. rows: whether it is one of the former.
+    Args:
+        weight: The weight.
+        kind: The name of the dtype, one of WEIGHTS. With int8, each output of the matrix product has its own scale.
+        rows: Whether the outputs are the rows of the matrix, as in the embedding and the projection, or the columns.
     """
     if kind == FLOAT32 or weight.ndim < 2:
         return Stored(weight)
@@ -85,10 +92,10 @@ def stored(weight: Floats, kind: str, rows: bool) -> Stored:
     assert kind == INT8
     axis = 0 if rows else weight.ndim - 1
     others = tuple(i for i in range(weight.ndim) if i != axis)
-    scales = np.maximum(np.abs(weight).max(axis=others, keepdims=True), 1e-12) / LARGEST
+    scales = np.maximum(np.abs(weight).max(axis=others, keepdims=True), 1e-12) / MAX_INT8
     return Stored(np.rint(weight / scales).astype(np.int8), scales.astype(np.float32), axis)
 
 
-def restored(weight: Stored) -> Floats:
-    """Return the values of a stored weight."""
+def restore_weight(weight: Stored) -> Floats:
+    """Convert a stored weight back to float32."""
     return weight.values.astype(np.float32) * weight.scales

@@ -1,4 +1,4 @@
-"""Starts an export: what can be refused is refused before TensorFlow is imported, which takes seconds."""
+"""Starts an export. Invalid settings are rejected early, because importing TensorFlow takes seconds."""
 
 import importlib.util
 
@@ -10,13 +10,13 @@ from chatbot.export.manifest import is_export
 
 
 def start(settings: ExportSettings) -> None:
-    """Export an attempt. Raises UserError."""
+    """Export an attempt. Raises UserError if the settings are invalid or the export fails."""
     directory = trained_directory(settings.attempt, "ATTEMPT")
     path = settings.path_of(directory.name)
     if path.exists() and not settings.overwrite:
-        raise UserError(f"{path}: exists already; give another name, or --overwrite")
+        raise UserError(f"{path}: already exists; choose another name, or add --overwrite")
     if path.exists() and not is_export(path):
-        raise UserError(f"--overwrite: {path} is no export, so it is kept; give another name, or remove it")
+        raise UserError(f"--overwrite: {path} is not an export; choose another name, or remove the path yourself")
     with_default_search(settings.decoding, directory)
     for name in ("tf2onnx", "onnx") if settings.format == ONNX else ():
         if importlib.util.find_spec(name) is None:
@@ -26,7 +26,7 @@ def start(settings: ExportSettings) -> None:
     import_tensorflow()
     import tensorflow as tf
 
-    tf.config.set_visible_devices([], "GPU")  # an export has no operation of cuDNN
+    tf.config.set_visible_devices([], "GPU")  # An export must not contain cuDNN operations.
     from chatbot.export.write import export
 
     export(settings, directory, path)

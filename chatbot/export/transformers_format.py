@@ -1,4 +1,4 @@
-"""An export as a folder that transformers load: that of the pretrained model with which the attempt began."""
+"""Exports a fine-tuned pretrained model to its original format, so transformers can load it."""
 
 import shutil
 from pathlib import Path
@@ -20,18 +20,24 @@ GENERATION = "generation_config.json"
 
 
 def write_transformers(folder: Path, trained: Trained) -> None:
-    """Write config.json, generation_config.json, tokenizer.json and the tensors of a model into a folder.
+    """Write config.json, generation_config.json, tokenizer.json and the weights to a folder.
 
-    What begins a reply has a row of its own in the embedding here. Where training has moved it from that of the token
-    which it was there, the exported model has one token more. Raises UserError for an attempt that did not begin with a
-    pretrained model, OSError.
+    During training, BOS has its own embedding. If training changed it, the exported vocabulary gets an extra token.
+
+    Raises:
+        UserError: The attempt did not start from a pretrained model.
+        OSError: A file cannot be written.
     """
     vocabulary = trained.vocabulary
     dictionary = trained.settings.corpus.dictionary
     if not isinstance(vocabulary, PieceVocabulary) or dictionary is None:
-        raise UserError("--format transformers: the attempt did not begin with a pretrained model (--init-from FOLDER)")
+        raise UserError(
+            "--format transformers: the attempt did not start from a pretrained model; choose onnx or savedmodel"
+        )
     if trained.model.ngrams is not None:
-        raise UserError("--format transformers: such a folder has no n-grams (--ngrams); choose onnx, or train without")
+        raise UserError(
+            "--format transformers: this format cannot store n-grams; choose onnx, or train without --ngrams"
+        )
     config: dict[str, Any] = dict(vocabulary.description["config"])
     _, rows = piece_vocabulary(Path(dictionary), config)
     same = next(i for i, row in enumerate(rows) if row == rows[BOS] and i != BOS)
@@ -41,11 +47,11 @@ def write_transformers(folder: Path, trained: Trained) -> None:
         config["vocab_size"] += 1
     config = {name: x for name, x in config.items() if name != "torch_dtype" and not name.startswith("forced_")}
     write_json(folder / CONFIG, {**config, "dtype": "float32"})
-    texts = vocabulary.bytes_of_tokens()
-    said = {int(rows[i]) for i in range(len(rows)) if texts[i] or i in (EOS, *vocabulary.beginning)}
-    never = {*range(config["vocab_size"])} - said
+    texts = vocabulary.texts
+    allowed = {int(rows[i]) for i in range(len(rows)) if texts[i] or i in (EOS, *vocabulary.beginning)}
+    suppressed = {*range(config["vocab_size"])} - allowed
     generation = {name: config.get(name) for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id")}
-    generation |= {"suppress_tokens": sorted(never), "begin_suppress_tokens": [config["eos_token_id"]]}
+    generation |= {"suppress_tokens": sorted(suppressed), "begin_suppress_tokens": [config["eos_token_id"]]}
     write_json(folder / GENERATION, {**generation, "max_new_tokens": trained.settings.model.max_length})
     shutil.copyfile(dictionary, folder / TOKENIZER)
     write_tokenizer_config(folder, vocabulary)

@@ -1,1 +1,1 @@
-"""From a question to a reply: one engine for the chat, the evaluation and the sample replies of a training run."""
+"""Generates replies to questions, for chatting, for evaluation, and for the sample replies during training."""

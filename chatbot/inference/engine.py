@@ -1,171 +1,100 @@
-"""Answers questions of many threads in batches, in threads of its own."""
+"""The engine, whose worker threads answer the questions of many clients in batches."""
 
-import math
 import queue
 import threading
 import time
-from collections import OrderedDict, defaultdict, deque
+from collections import defaultdict
 from collections.abc import Generator, Iterable, Sequence
 
 import numpy as np
 
 from chatbot.config.decoding import DecodingSettings, one_sample
 from chatbot.corpus.vocabulary import BOS
-from chatbot.decoding.reply_text import MAX_CHARACTERS, Reply, ReplyText, before_stop, good_enough
+from chatbot.decoding.reply_text import MAX_CHARACTERS, Reply, ReplyText, cut_at_stop, filter_by_score
 from chatbot.inference.replier import Replier
 from chatbot.inference.request import FinishReason, Message, Piece, Question, Receive, Request, TokenLogProb
-from chatbot.inference.rows import RowBatch, UnfinishedReply, token_log_prob
+from chatbot.inference.request_queue import RequestQueue
+from chatbot.inference.row_batch import PendingReply, RowBatch, token_log_prob
 from chatbot.inference.text_responder import TextResponder
-from chatbot.retrieval.judge import LEAST_SCORE
+from chatbot.retrieval.judge import PLAUSIBLE_SCORE
 
-# The number of questions of a client that may wait.
-MOST_WAITING = 256
-# Threads that search: with half of the cores for each operation, two keep all cores busy.
+# The maximum number of waiting questions per client.
+MAX_WAITING = 256
+# The number of search threads. Two threads keep all cores busy, because one search uses about half of them.
 SEARCH_THREADS = 2
-# The largest number of replies in a batch, but for a question that wants more.
-REPLIES = 128
-# Questions join a batch when they are a quarter of it, or after as many tokens: to encode one costs as much time as to
-# encode several.
-JOINING_SHARE = 0.25
-JOINING_TOKENS = 4
-# Characters of the questions that join at once, unless it is one. All replies of the batch wait while these are
-# tokenised, for about 12 ms.
-JOINING_CHARACTERS = 8 * MAX_CHARACTERS
-# The share of a batch's time to wait for as many questions as it had: clients ask again when they have their replies,
-# and to begin with the first of them would leave the others for the batch after it.
-PATIENCE = 0.1
-# Of how many good replies a client gets another one when it repeats a question.
-ALTERNATIVES = 5
-# All clients together may have this many times as many waiting questions as one client.
-SHARES = 4
-
-
-class BusyError(Exception):
-    """As many questions wait as may, or the engine closes."""
-
-
-class Waiting:
-    """Questions that wait. Clients are served in turn, with one question each.
-
-    most: the number of questions of a client that may wait; of all clients together, four times as many.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        # The questions of each client, the one whose turn is next first.
-        self._clients = OrderedDict[str, deque[Request]]()
-        self._arrived = threading.Condition()  # or `close` was called
-        self._is_closed = False
-
-    def __len__(self) -> int:
-        with self._arrived:
-            self._drop_cancelled()
-            return sum(map(len, self._clients.values()))
-
-    def put(self, request: Request) -> None:
-        """Add a question. Raises BusyError if there are too many, or after `close`."""
-        client = request.question.client
-        with self._arrived:
-            everyone = len(self)
-            of_client = self._clients.get(client, deque())
-            if self._is_closed or everyone >= SHARES * self._most or len(of_client) >= self._most:
-                raise BusyError
-            of_client.append(request)
-            self._clients[client] = of_client
-            self._arrived.notify_all()  # one of several threads may wait for more questions than this
-
-    def take(
-        self, replies: int, blocks: bool, enough: int = 1, patience: float = 0.0, characters: float = math.inf
-    ) -> list[Request] | None:
-        """Return the next questions with at most as many replies in all, but at least one if `blocks`.
-
-        blocks: whether to wait for a question. Then None is returned after `close` when none is left. enough, patience:
-        wait until there are so many questions, but at most so many seconds. characters: at most as many in all
-        questions, unless it is one.
-        """
-        with self._arrived:
-            if enough > 1:
-                self._arrived.wait_for(lambda: self._is_closed or len(self) >= enough, patience)
-            while not (requests := self._next(replies, blocks, characters)) and blocks:
-                if self._is_closed:
-                    return None
-                self._arrived.wait()
-            return requests
-
-    def close(self) -> None:
-        """Take no more questions."""
-        with self._arrived:
-            self._is_closed = True
-            self._arrived.notify_all()
-
-    def _next(self, replies: int, at_least_one: bool, characters: float) -> list[Request]:
-        """Remove and return the next questions, as `take` bounds them."""
-        self._drop_cancelled()
-        requests = list[Request]()
-        while self._clients:
-            client, questions = next(iter(self._clients.items()))
-            question = questions[0].question
-            if question.replies > replies and (requests or not at_least_one):
-                break
-            characters -= question.characters
-            if requests and characters < 0:
-                break
-            requests.append(questions.popleft())
-            replies -= question.replies
-            self._clients.move_to_end(client)
-            if not questions:
-                del self._clients[client]
-        return requests
-
-    def _drop_cancelled(self) -> None:
-        for client, questions in [*self._clients.items()]:
-            self._clients[client] = deque(request for request in questions if not request.is_over)
-            if not self._clients[client]:
-                del self._clients[client]
+# The maximum number of replies in a batch. A question that asks for more replies gets a batch of its own.
+MAX_REPLIES = 128
+# Waiting questions join a batch when their number reaches this fraction of the batch size, or after JOIN_INTERVAL
+# tokens. They are collected first because encoding several questions takes no longer than encoding one.
+JOIN_FRACTION = 0.25
+JOIN_INTERVAL = 4
+# The maximum total number of characters in the questions that join a batch at the same time. It limits how long the
+# other replies wait for the tokenizer, to about 12 ms. A single question can be longer.
+MAX_JOIN_CHARACTERS = 8 * MAX_CHARACTERS
+# A search waits until there are as many questions as in the previous batch, but at most this fraction of the time that
+# the previous batch took. Clients often ask again as soon as they receive a reply, so their questions can be batched.
+WAIT_FRACTION = 0.1
+# The maximum number of good replies to rotate through when a client repeats a question.
+MAX_ALTERNATIVES = 5
 
 
 class Engine:
-    """Answers the questions of many threads by one model, those that arrive together in batches.
+    """Answers questions from many threads with one model, batching those that arrive together.
 
         engine = Engine(responder)
         reply = "".join(piece.text for piece in engine.pieces(Question("你好")))
-        request = engine.submit(Question("你好"), receive)  # receive gets pieces, at last a Usage or an exception
-        request.cancel()  # when who asked has gone, or a time limit is over; receive gets nothing more
+        request = engine.submit(Question("你好"), receive)  # receive gets pieces, then a Usage or an exception
+        request.cancel()  # receive gets nothing more
         engine.close()
 
-    One thread generates all replies of one hypothesis token by token: questions join between two tokens. Two others run
-    the searches that compare hypotheses or look replies up. The reply to a question does not depend on the other ones.
-    The first question of a kind takes seconds longer, since graphs are traced.
+    One thread generates the replies that need no search, token by token. New questions can join its batch between two
+    tokens. Two other threads run beam searches, rank samples and look up replies.
 
-    responder: its search is that of questions without settings. most_waiting: of a client, see `Waiting`.
+    A reply does not depend on the other questions in its batch. The first question with a new kind of search takes some
+    seconds longer, because TensorFlow traces the graph.
+
+    Args:
+        responder: The responder whose model answers the questions. Its decoding settings apply to questions that do
+            not specify any.
+        most_waiting: The maximum number of waiting questions per client.
     """
 
-    def __init__(self, responder: TextResponder, most_waiting: int = MOST_WAITING) -> None:
+    def __init__(self, responder: TextResponder, most_waiting: int = MAX_WAITING) -> None:
         self._decoding = responder.decoding
-        self._rows, self._searches = Waiting(most_waiting), Waiting(most_waiting)
-        most = max(1, responder.replier.answered_at_once // SEARCH_THREADS)
-        lanes: list[RowLane | SearchLane] = [RowLane(responder, self._rows)]
-        lanes += [SearchLane(responder, self._searches, most) for _ in range(SEARCH_THREADS)]
-        self._threads = [threading.Thread(target=lane.run, name=f"engine: {lane.name}", daemon=True) for lane in lanes]
+        self._rows, self._searches = RequestQueue(most_waiting), RequestQueue(most_waiting)
+        batch_size = max(1, responder.replier.preferred_batch // SEARCH_THREADS)
+        workers: list[StreamWorker | SearchWorker] = [StreamWorker(responder, self._rows)]
+        workers += [SearchWorker(responder, self._searches, batch_size) for _ in range(SEARCH_THREADS)]
+        self._threads = [
+            threading.Thread(target=worker.run, name=f"engine: {worker.name}", daemon=True) for worker in workers
+        ]
         for thread in self._threads:
             thread.start()
 
     def submit(self, question: Question, receive: Receive) -> Request:
-        """Give a question to the engine, from any thread. Raises BusyError if too many wait, or after `close`."""
+        """Add a question to the queue. This method is thread-safe.
+
+        Raises:
+            BusyError: Too many questions are waiting, or the engine is closed.
+        """
         request = Request(question, receive)
         streams = (question.decoding or self._decoding).streams and not question.n_best
         (self._rows if streams else self._searches).put(request)
         return request
 
     def pieces(self, question: Question) -> Generator[Piece, None, None]:
-        """Ask now, and yield the pieces of the replies. Who ends early, such as by Ctrl-C, waits for no more.
+        """Submit a question, and return a generator of the pieces of text in its replies.
 
-        Raises BusyError, and what the engine gives in place of a reply.
+        Closing the generator early, for example after Ctrl-C, cancels the request.
+
+        Raises:
+            BusyError: Too many questions are waiting, or the engine is closed.
+            Exception: Raised by the generator if the question could not be answered.
         """
         messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
         request = self.submit(question, messages.put)
 
-        def found() -> Generator[Piece, None, None]:
+        def receive_pieces() -> Generator[Piece, None, None]:
             try:
                 while isinstance(message := messages.get(), Piece):
                     yield message
@@ -174,12 +103,12 @@ class Engine:
             finally:
                 request.cancel()
 
-        return found()
+        return receive_pieces()
 
     def warm_up(self, searches: Iterable[DecodingSettings | None] = (None,)) -> None:
-        """Ask a question by each search: the first one of a kind takes seconds longer, since graphs are traced.
+        """Answer a short question with each search, so TensorFlow traces the graphs before clients ask questions.
 
-        Raises what the engine gives in place of a reply, after it was closed.
+        If an answer fails, this method closes the engine and raises the error.
         """
         try:
             for decoding in searches:
@@ -191,158 +120,167 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        """The number of questions that wait."""
+        """The number of waiting questions."""
         return len(self._rows) + len(self._searches)
 
     def stop(self) -> None:
-        """Take no more questions; the threads end when they have answered the others. Any thread may call this."""
-        for waiting in (self._rows, self._searches):
-            waiting.close()
+        """Reject new questions. The threads end after they answer the waiting ones. This method is thread-safe."""
+        for requests in (self._rows, self._searches):
+            requests.close()
 
     def close(self) -> None:
-        """Answer the questions that were submitted, and end the threads."""
+        """Reject new questions, answer the waiting ones and join the threads."""
         self.stop()
         for thread in self._threads:
             thread.join()
 
 
-class RowLane:
-    """Answers questions with settings of one reply, by continuous batching: replies begin and end at any time."""
+class StreamWorker:
+    """Generates replies that need no search, by continuous batching: replies can join and leave at any token."""
 
     name = "rows"
 
-    def __init__(self, responder: TextResponder, waiting: Waiting) -> None:
+    def __init__(self, responder: TextResponder, waiting: RequestQueue) -> None:
         self._responder = responder
         self._waiting = waiting
         self._max_length = responder.settings.model.max_length
         self.batch = RowBatch(responder.model, self._max_length)
-        self._tokens = 0  # of a reply, since questions last joined
+        self._steps = 0  # steps since questions last joined the batch
 
     def run(self) -> None:
-        """Answer questions until `waiting` is closed and none is left."""
-        while (requests := self.joining()) is not None:
+        """Answer questions until the queue is closed and empty."""
+        while (requests := self.next_requests()) is not None:
             self.step(requests)
 
-    def joining(self) -> list[Request] | None:
-        """Return the questions that join now. None if there is nothing to do any more."""
-        number = self.batch.unfinished
-        self._tokens += 1
-        if self._tokens < JOINING_TOKENS and len(self._waiting) < JOINING_SHARE * number:
+    def next_requests(self) -> list[Request] | None:
+        """Return the questions that join the batch now, or None if the queue is closed and no question is left."""
+        unfinished = self.batch.unfinished
+        self._steps += 1
+        if self._steps < JOIN_INTERVAL and len(self._waiting) < JOIN_FRACTION * unfinished:
             return []
-        self._tokens = 0
-        return self._waiting.take(REPLIES - number, blocks=not number, characters=JOINING_CHARACTERS)
+        self._steps = 0
+        return self._waiting.take(MAX_REPLIES - unfinished, blocks=not unfinished, max_characters=MAX_JOIN_CHARACTERS)
 
     def step(self, requests: Sequence[Request]) -> None:
-        """Begin replies to these questions, and add a token to each unfinished reply."""
+        """Start the replies to new questions, then add one token to every unfinished reply."""
         try:
-            self.batch.change([replies for request in requests if (replies := self._begin(request))])
+            self.batch.change([replies for request in requests if (replies := self._start(request))])
             if self.batch.unfinished:
                 self.batch.advance()
-        except Exception as error:  # the next questions are answered
+        except Exception as error:  # An error must not end the worker thread.
             for request in [*self.batch.requests, *requests]:
-                request.give(error)
+                request.send(error)
             self.batch.clear()
 
-    def _begin(self, request: Request) -> list[UnfinishedReply]:
-        """Return the replies to a question before their first id; none if it is answered, or nobody waits for it."""
+    def _start(self, request: Request) -> list[PendingReply]:
+        """Create the replies to a question. Return an empty list if it is already answered or cancelled."""
         try:
-            if (source := source_of(self._responder, request)) is not None:
+            if (source := _encode_question(self._responder, request)) is not None:
                 return self._responder.begin(request, source, request.question.decoding or self._responder.decoding)
-        except Exception as error:  # of this question: the others go on
-            request.give(error)
+        except Exception as error:  # An error must not affect the other questions.
+            request.send(error)
         return []
 
 
-def source_of(responder: TextResponder, request: Request) -> list[int] | None:
-    """Return the ids of a question; None if nobody waits for it, or it has a fixed reply, which is given."""
+def _encode_question(responder: TextResponder, request: Request) -> list[int] | None:
+    """Return the token ids of a question. If a rule has a fixed answer, send that answer and return None.
+
+    Cancelled requests return None, too.
+    """
     question = request.question
     if request.is_over:
         return None
     source = responder.source(question.text, question.history)
     if (fixed := responder.fixed_reply(question.text, source, question.decoding)) is None:
-        request.read = responder.part_read(question, source)
+        request.read = responder.read_part(question, source)
         return source
     request.unfinished = question.replies
     for number in range(question.replies):
-        request.give_reply(Piece(number, fixed, finish_reason="stop"), 0)
+        request.finish_reply(Piece(number, fixed, finish_reason="stop"), 0)
     return None
 
 
-class SearchLane:
-    """Answers questions by searches that compare replies. most: the number of questions that it searches at once."""
+class SearchWorker:
+    """Answers questions by searches that compare several candidate replies.
+
+    Args:
+        responder: The responder of the engine.
+        waiting: The queue of waiting questions.
+        batch_size: The maximum number of questions in a batch.
+    """
 
     name = "searches"
 
-    def __init__(self, responder: TextResponder, waiting: Waiting, most: int) -> None:
+    def __init__(self, responder: TextResponder, waiting: RequestQueue, batch_size: int) -> None:
         self._responder = responder
         self._waiting = waiting
-        self._most = most
+        self._batch_size = batch_size
         self._max_length = responder.settings.model.max_length
 
     def run(self) -> None:
-        """Answer questions until `waiting` is closed and none is left."""
+        """Answer questions until the queue is closed and empty."""
         number = 1
-        patience = 0.0
-        while (requests := self._waiting.take(self._most, True, number, patience)) is not None:
+        timeout = 0.0
+        while (requests := self._waiting.take(self._batch_size, True, number, timeout)) is not None:
             began = time.monotonic()
             number = len(requests)
             groups = defaultdict(list)
             for request in requests:
                 groups[request.question.decoding].append(request)
-            for decoding, of_search in groups.items():
+            for decoding, group in groups.items():
                 try:
-                    self._answer(of_search, self._responder.replier_of(decoding))
-                except Exception as error:  # the next questions are answered
-                    for request in of_search:
-                        request.give(error)
-            patience = PATIENCE * (time.monotonic() - began)
+                    self._answer(group, self._responder.replier_for(decoding))
+                except Exception as error:  # An error must not end the worker thread.
+                    for request in group:
+                        request.send(error)
+            timeout = WAIT_FRACTION * (time.monotonic() - began)
 
     def _answer(self, requests: Sequence[Request], replier: Replier) -> None:
-        sources = [(request, source_of(self._responder, request)) for request in requests]
+        sources = [(request, _encode_question(self._responder, request)) for request in requests]
         asked = [(request, source) for request, source in sources if source is not None]
         seeds = [request.question.seed for request, _ in asked]
-        found = replier.candidates(
+        candidates = replier.candidates(
             [source for _, source in asked],
             [request.question.last_reply for request, _ in asked],
             [replier.decoding.seed if seed is None else seed for seed in seeds],
-            is_wanted=lambda: not all(one.is_over for one in requests),
+            is_wanted=lambda: not all(request.is_over for request in requests),
         )
-        given = [self._give(*of_one, replies, replier) for of_one, replies in zip(asked, found, strict=True)]
-        samples = [others for others in given if others]
-        if samples:
+        pending = [self._send_replies(*pair, replies, replier) for pair, replies in zip(asked, candidates, strict=True)]
+        unfinished = [replies for replies in pending if replies]
+        if unfinished:
             batch = RowBatch(self._responder.model, self._max_length)
-            batch.change([others for others in samples if not others[0].request.is_over])
+            batch.change([replies for replies in unfinished if not replies[0].request.is_over])
             while batch.unfinished:
                 batch.advance()
 
-    def _give(
-        self, request: Request, source: Sequence[int], found: Sequence[Reply], replier: Replier
-    ) -> list[UnfinishedReply]:
-        """Give the best replies, as many as the question wants. Where fewer were found, return samples for the others.
+    def _send_replies(
+        self, request: Request, source: Sequence[int], candidates: Sequence[Reply], replier: Replier
+    ) -> list[PendingReply]:
+        """Send the best replies that the search found. If there are too few, return replies that must still be sampled.
 
-        A sample has no score, so where a least score counts, the others are the fallback.
+        With a minimum score, the fallback is sent in place of samples, because samples have no score.
         """
         question = request.question
         responder = self._responder
         decoding = replier.decoding
-        stopped = [reply._replace(text=before_stop(reply.text, question.stop)) for reply in found]
-        least = decoding.min_score if question.min_score is None else question.min_score
+        stopped = [reply._replace(text=cut_at_stop(reply.text, question.stop)) for reply in candidates]
+        min_score = decoding.min_score if question.min_score is None else question.min_score
         fallback = question.fallback or decoding.fallback
-        replies = good_enough([x for x in stopped if x.text] or stopped, least, fallback)
+        replies = filter_by_score([x for x in stopped if x.text] or stopped, min_score, fallback)
         if question.repeats:
-            replies = [another_good(replies, question.repeats)]
+            replies = [pick_alternative(replies, question.repeats)]
         best = replies[: question.n_best or question.replies]
         number = len(best) if question.n_best else question.replies
         request.question_tokens = len(source)
         request.unfinished = number
-        samples = list[UnfinishedReply]()
-        if replier.generates and least is None and len(best) < number:
+        samples = list[PendingReply]()
+        if replier.generates and min_score is None and len(best) < number:
             samples = responder.begin(request, source, one_sample(decoding))[len(best) :]
         best += [Reply(fallback, best[0].score)] * (number - len(best) - len(samples))
         for number, reply in enumerate(best):
             text = reply.text
             ids = replier.ids_before_stop(reply, (*decoding.stop, *question.stop))
-            # A reply that a person wrote is whole, however long it is.
+            # Retrieved replies are always complete, even at the maximum length.
             is_cut = len(ids) >= self._max_length and not reply.origin.question
             if question.max_tokens is not None and len(ids) > question.max_tokens:
                 beginning = ReplyText(responder.vocabulary, (), [*ids[: question.max_tokens]])
@@ -350,13 +288,13 @@ class SearchLane:
                 text = beginning.text
                 ids = beginning.ids
                 is_cut = True
-            tokens = self._tokens(request, source, ids)
+            tokens = self._token_log_probs(request, source, ids)
             reason: FinishReason = "length" if is_cut else "stop"
-            request.give_reply(Piece(number, text, tokens, reason, reply.origin, reply.score), len(ids))
+            request.finish_reply(Piece(number, text, tokens, reason, reply.origin, reply.score), len(ids))
         return samples
 
-    def _tokens(self, request: Request, source: Sequence[int], ids: Sequence[int]) -> tuple[TokenLogProb, ...]:
-        """Return the log-probabilities of a reply that was found, if they are needed."""
+    def _token_log_probs(self, request: Request, source: Sequence[int], ids: Sequence[int]) -> tuple[TokenLogProb, ...]:
+        """Return the log-probability of each token of a reply if the question requests them, else an empty tuple."""
         if (top := request.question.top_log_probs) is None:
             return ()
         model = self._responder.model
@@ -370,10 +308,12 @@ class SearchLane:
         return tuple(tokens)
 
 
-def another_good(replies: Sequence[Reply], repeats: int) -> Reply:
-    """Return another of the best replies each time that a question is repeated, in turn.
+def pick_alternative(replies: Sequence[Reply], repeats: int) -> Reply:
+    """Choose one of the best replies. Each repetition of a question gets the next one.
 
-    replies: the best first, at least one. Where something speaks for a reply, the others must have that, too.
+    Args:
+        replies: The candidate replies, best first. Implausible ones are ignored unless all are implausible.
+        repeats: The number of times the question has been repeated.
     """
-    good = [reply for reply in replies if reply.score >= LEAST_SCORE] or replies
-    return good[repeats % min(len(good), ALTERNATIVES)]
+    good = [reply for reply in replies if reply.score >= PLAUSIBLE_SCORE] or replies
+    return good[repeats % min(len(good), MAX_ALTERNATIVES)]

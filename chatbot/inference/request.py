@@ -1,4 +1,4 @@
-"""A question, what it is answered with, and the request for its replies."""
+"""Questions, the requests of clients, and the pieces of text that they receive."""
 
 import dataclasses
 import logging
@@ -10,25 +10,34 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.decoding.reply_text import Origin
 
 log = logging.getLogger(__name__)
-# Why a reply ended: by the end symbol or a stop text; by its maximum length.
+# Why a reply ended: "stop" after EOS or a stop text, "length" at the maximum length.
 FinishReason = Literal["stop", "length"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A question, and the settings of the replies to it.
+    """A question and the settings for its replies.
 
-    history: the turns before the text, the oldest first, alternately of the user and of the chatbot. A model that was
-    trained with --history N reads the last N of them. last_reply: what the chatbot said last, whatever is read; "":
-    nothing. A looked-up reply does not repeat it. is_cut: whether a longer text was asked. decoding: None: those of the
-    engine's responder. seed, stop, min_score, fallback: those of the question, apart from `decoding`, so that many
-    share one: a seed of samples and a least score in place of those of the settings, texts that end a reply beside
-    theirs. repeats: how often the client has asked it before: it gets another of the good replies that a search has
-    compared. replies: their number; samples or the fallback stand for those that a search does not find. n_best: above
-    0, in place of `replies`: the best ones that the search finds, at most this number, with their scores. max_tokens:
-    of a reply, at least 1; None: the model's limit. top_log_probs: number of alternatives for each token; None: no
-    log-probabilities. streams: whether a reply is given in pieces, or as one, which costs less. client: the name of who
-    asks; clients are served in turn.
+    Attributes:
+        text: The text of the question.
+        history: The previous turns, oldest first, alternating between user and chatbot. A model trained with --history
+            N reads the last N of them.
+        last_reply: The chatbot's previous reply, or an empty string. Retrieval does not return this reply again.
+        is_cut: Whether `text` was truncated.
+        decoding: The decoding settings, or None for those of the engine's responder.
+        seed: A random seed that overrides the one in `decoding`. Questions with different seeds can still be
+            searched together.
+        stop: Stop texts in addition to those in `decoding`.
+        min_score: A minimum score that overrides `decoding.min_score`.
+        fallback: A fallback reply that overrides `decoding.fallback`.
+        repeats: The number of times the client has already asked this question. Each time, the client gets a different
+            good reply.
+        replies: The number of replies. If a search finds too few, samples or the fallback are added.
+        n_best: If positive, the maximum number of best replies to return with their scores; `replies` is ignored.
+        max_tokens: The maximum length of a reply, at least 1, or None for the model's limit.
+        top_log_probs: The number of alternatives to return for each token, or None to return no log-probabilities.
+        streams: Whether to send a reply in several pieces, which costs more time than a single piece.
+        client: The name of the client. The engine alternates between clients.
     """
 
     text: str
@@ -50,83 +59,101 @@ class Question:
 
     @property
     def characters(self) -> int:
-        """The number of characters to tokenise before the question can be answered."""
+        """The number of characters in the question and its history."""
         return len(self.text) + sum(map(len, self.history))
 
 
 class TokenLogProb(NamedTuple):
-    """A token of a reply. log_prob: in nats, of the model's distribution, before the settings of decoding change it.
+    """The log-probability of a token in a reply.
 
-    text: bytes that are no character are surrogates, as `surrogateescape` has them.
+    Attributes:
+        text: The text of the token. Bytes that are not valid UTF-8 are decoded with `surrogateescape`.
+        log_prob: The model's log-probability of the token in nats, without the effect of decoding settings.
+        top: The most probable tokens at this position and their log-probabilities, in descending order.
     """
 
     text: str
     log_prob: float
-    top: tuple[tuple[str, float], ...] = ()  # the most probable tokens at this place, the most probable first
+    top: tuple[tuple[str, float], ...] = ()
 
 
 class Piece(NamedTuple):
-    """The next piece of a reply. The last one has a finish_reason, and what follows it here; its text may be empty."""
+    """A piece of a reply. finish_reason and the fields after it are set only in the last piece, which can be empty."""
 
-    reply: int  # 0 to replies - 1
+    reply: int  # index of the reply, from 0
     text: str
     tokens: tuple[TokenLogProb, ...] = ()
     finish_reason: FinishReason | None = None
     origin: Origin = Origin()
-    score: float | None = None  # of `Reply`; None for a reply that was compared with none
-    read: str = ""  # the part of the question that the model reads; "": all of it
+    score: float | None = None  # score as in `Reply`; None if there was only one candidate
+    read: str = ""  # part of the question that fits into the model; empty if all of it fits
 
 
 class Usage(NamedTuple):
-    """The numbers of tokens, after the last piece of all replies."""
+    """The token counts of a request, sent after the last piece."""
 
     question_tokens: int
     reply_tokens: int
 
 
-# Gets the pieces of the replies, then their usage; or an exception, after which nothing follows. It is called in a
-# thread of the engine, which it must not block. If it raises, nothing more is computed for the question.
+# A callback that receives the pieces of the replies, and finally a Usage or an exception. The callback runs in a thread
+# of the engine, so it must not block. If it raises an exception, the request is cancelled.
 Message = Piece | Usage | Exception
 Receive = Callable[[Message], None]
 
 
 @dataclasses.dataclass(eq=False)
 class Request:
-    """A question whose replies somebody waits for. Only the thread that answers it changes the numbers."""
+    """A request to answer a question. Only the thread that answers it changes the counts.
+
+    Attributes:
+        question: The question.
+        receive: The callback that receives the messages.
+        cancelled: An event that is set once no more messages are sent.
+        question_tokens: The length of the question in tokens.
+        read: The part of the question that fits into the model, as in `Piece`.
+        reply_tokens: The total length of the finished replies in tokens.
+        unfinished: The number of unfinished replies.
+    """
 
     question: Question
     receive: Receive
     cancelled: threading.Event = dataclasses.field(default_factory=threading.Event)
     question_tokens: int = 0
-    read: str = ""  # as in `Piece`
+    read: str = ""
     reply_tokens: int = 0
-    unfinished: int = 0  # replies
+    unfinished: int = 0
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody waits for more."""
+        """Whether the request is finished or cancelled, so no more messages are sent."""
         return self.cancelled.is_set()
 
     def cancel(self) -> None:
-        """Compute no more for it, unless others of its batch wait: nobody waits. Any thread may call this."""
+        """Stop answering the question. This method is thread-safe."""
         self.cancelled.set()
 
-    def give(self, message: Piece | Usage | Exception) -> None:
-        """Give a message to who asked, unless nobody waits for it. It ends with a usage or an exception."""
+    def send(self, message: Message) -> None:
+        """Send a message unless the request is over. A Usage or an exception ends the request."""
         if self.is_over:
             return
         try:
             self.receive(message)
-        except Exception as error:  # the caller's: the other questions are answered
-            log.warning("A reply could not be given: %s: %s", type(error).__name__, error)
+        except Exception as error:  # An error in a callback must not affect other questions.
+            log.warning("A reply could not be sent: %s: %s", type(error).__name__, error)
             self.cancel()
         if not isinstance(message, Piece):
             self.cancel()
 
-    def give_reply(self, piece: Piece, tokens: int) -> None:
-        """Give the last piece of a reply with this many tokens, and after the last reply the usage."""
-        self.give(piece._replace(read=self.read))
+    def finish_reply(self, piece: Piece, tokens: int) -> None:
+        """Send the last piece of a reply. After the last reply, also send the usage.
+
+        Args:
+            piece: The last piece of the reply.
+            tokens: The length of the reply in tokens.
+        """
+        self.send(piece._replace(read=self.read))
         self.reply_tokens += tokens
         self.unfinished -= 1
         if self.unfinished == 0:
-            self.give(Usage(self.question_tokens, self.reply_tokens))
+            self.send(Usage(self.question_tokens, self.reply_tokens))

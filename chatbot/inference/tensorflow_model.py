@@ -1,4 +1,4 @@
-"""A trained model as replies need it, computed by TensorFlow."""
+"""Runs a trained model with TensorFlow to generate replies."""
 
 import functools
 import itertools
@@ -11,119 +11,128 @@ import tensorflow as tf
 
 from chatbot.attempts.trained import Trained
 from chatbot.config.decoding import DecodingSettings
-from chatbot.corpus.vocabulary import BOS, EOS, Vocabulary
+from chatbot.corpus.vocabulary import BOS, EOS
+from chatbot.decoding.array_functions import Floats, Ids
 from chatbot.decoding.automaton import BoundedAutomaton
 from chatbot.decoding.graph_search import run, search_all
-from chatbot.decoding.interface import EMPTY_QUESTION, IsWanted, distinct, padded, prefix_numbers
-from chatbot.decoding.reply_text import WordAttention, by_word
+from chatbot.decoding.interface import EMPTY_QUESTION, IdRows, IsWanted, distinct_rows, number_prefixes, pad_rows
 from chatbot.decoding.sampling import uniform_numbers
-from chatbot.decoding.search import OF_HYPOTHESES, new_search
+from chatbot.decoding.search import HYPOTHESIS_PARTS, new_search, select_rows
 from chatbot.inference.replier import Replier, for_attempt
-from chatbot.model.decoder import Alike, DecoderState
+from chatbot.model.decoder import DecoderState, SharedDistributions
 from chatbot.model.device_copies import DeviceCopies
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.model.sequences import Sequences, packed_array, specs_of
+from chatbot.model.sequences import Sequences, pack_array, unsized_specs
 
-# After how many ids a search on a GPU checks whether all hypotheses are finished: the host waits for each check. Up to
-# three ids are then computed in vain.
+# On a GPU, a search checks every so many tokens whether all hypotheses are finished. Frequent checks would be slow,
+# because the host waits for the GPU each time.
 CHECK_INTERVAL_ON_GPU = 4
 
 
 class TensorState(NamedTuple):
-    """The state of some rows. tensors: with `rounded_up` rows and positions of questions.
+    """The decoder state of several rows.
 
-    lengths: of their questions, [rows]. decoded: the tokens of their replies, [rows], also here so that the host
-    need not wait for a GPU.
+    Attributes:
+        tensors: The state tensors. `round_up_size` determines the padded number of rows and of question positions.
+        lengths: The lengths of the questions, with shape [rows].
+        decoded: The number of tokens in each reply, with shape [rows], stored on the host.
     """
 
     tensors: DecoderState
-    lengths: npt.NDArray[np.int64]
-    decoded: npt.NDArray[np.int64]
+    lengths: Ids
+    decoded: Ids
 
 
 class TensorFlowModel:
-    """The `chatbot.decoding.interface.Model` of a trained model. The states of rows stay on the device that computes.
+    """A `chatbot.decoding.interface.Model` for a trained model. Its states remain on the model's device.
 
-    Each graph is traced once, at its first use. copies: the devices that share the batches of a search; None for the
-    model's own.
+    Args:
+        model: The trained model.
+        copies: Copies of the model on several devices, each of which searches some of the batches. None uses only the
+            model's own device.
     """
 
     def __init__(self, model: Seq2Seq, copies: DeviceCopies | None = None) -> None:
         self.model, self._copies = model, copies or DeviceCopies(model)
 
-    def encode(self, questions: Sequence[Sequence[int]]) -> TensorState:
+    def encode(self, questions: IdRows) -> TensorState:
         """See `Model`."""
         lengths = np.array([len(question) for question in questions])
-        ids = padded(questions, rounded_up(int(lengths.max())))[_filled(np.arange(len(questions)))]
+        ids = pad_rows(questions, round_up_size(int(lengths.max())))[_fill_rows(np.arange(len(questions)))]
         with self.model.placed():
             return TensorState(self.graphs.encode(self.model.sequences(ids)), lengths, np.zeros_like(lengths))
 
-    def step(self, state: TensorState, last: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float32], TensorState]:
+    def step(self, state: TensorState, last: Ids) -> tuple[Floats, TensorState]:
         """See `Model`."""
         with self.model.placed():
-            logits, changed = self.graphs.step(state.tensors, _filled(last))
+            logits, changed = self.graphs.step(state.tensors, _fill_rows(last))
         after = state._replace(tensors={**state.tensors, **changed}, decoded=state.decoded + 1)
         return logits.numpy()[: len(last)], after
 
-    def take(self, states: Sequence[TensorState], rows: npt.NDArray[np.int64]) -> TensorState:
-        """See `Model`. Questions are padded to the longest of them, and caches on the left to that of most tokens."""
+    def take(self, states: Sequence[TensorState], rows: Ids) -> TensorState:
+        """See `Model`. The longest row determines the width: questions are padded on the right, caches on the left."""
         lengths, decoded = (
             np.concatenate(x)[rows] for x in zip(*((y.lengths, y.decoded) for y in states), strict=True)
         )
         first = len(states[0].lengths)
-        width = np.int32(rounded_up(int(lengths.max(initial=1))))
-        rows = np.where(rows < first, rows, rows - first + rounded_up(first))
-        function = self.graphs.take if len(states) == 1 else self.graphs.take_of_both
+        width = np.int32(round_up_size(int(lengths.max(initial=1))))
+        rows = np.where(rows < first, rows, rows - first + round_up_size(first))
+        function = self.graphs.take if len(states) == 1 else self.graphs.take_two
         with self.model.placed():
-            tensors = function([x.tensors for x in states], _filled(rows), width, np.int32(decoded.max(initial=0)))
+            tensors = function([x.tensors for x in states], _fill_rows(rows), width, np.int32(decoded.max(initial=0)))
         return TensorState(tensors, lengths, decoded)
 
     def searcher(self, decoding: DecodingSettings, automaton: BoundedAutomaton) -> "GraphSearcher":
         """See `Model`."""
         return GraphSearcher(self.model, self._copies, decoding, automaton)
 
-    def attention(self, question: Sequence[int], reply: Sequence[int]) -> npt.NDArray[np.float32]:
-        """See `Model`."""
-        return attention_weights(self.model, [question], [reply])[0]
-
-    def log_probabilities(
-        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], begin: int
-    ) -> npt.NDArray[np.float32]:
-        """See `Model`."""
-        target_in = padded([[begin, *ids] for ids in targets])
-        target_out = padded([[*ids, EOS] for ids in targets])
-        different, rows = distinct(sources)
+    def attention(self, questions: IdRows, replies: IdRows) -> list[Floats]:
+        """See `Model`. The replies are fed to the decoder by teacher forcing."""
+        rows = pad_rows(questions), pad_rows([[BOS, *reply] for reply in replies])
         with self.model.placed():
-            source = self.model.sequences(padded(different))
+            weights = self.model.attention_weights(*map(self.model.sequences, rows))  # [rows, target, source]
+        weights = weights.numpy().astype(np.float32)
+        return [
+            row[: len(reply) + 1, : len(question)]
+            for row, question, reply in zip(weights, questions, replies, strict=True)
+        ]
+
+    def log_probabilities(self, sources: IdRows, targets: IdRows, begin: int) -> Floats:
+        """See `Model`."""
+        target_in = pad_rows([[begin, *ids] for ids in targets])
+        target_out = pad_rows([[*ids, EOS] for ids in targets])
+        distinct_sources, rows = distinct_rows(sources)
+        with self.model.placed():
+            source = self.model.sequences(pad_rows(distinct_sources))
             target = self.model.sequences(target_in)
-            expected = packed_array(target_out, target.packing, 0).astype(np.int64)
-            prefixes = packed_array(padded(prefix_numbers(rows.tolist(), targets)), target.packing, 0)
+            expected = pack_array(target_out, target.packing, 0).astype(np.int64)
+            prefixes = pack_array(pad_rows(number_prefixes(rows.tolist(), targets)), target.packing, 0)
             _, *alike = np.unique(prefixes, return_index=True, return_inverse=True)
-            result: npt.NDArray[np.float32] = self.scoring_graph(source, target, expected, rows, *alike).numpy()
+            result: Floats = self._scoring_graph(source, target, expected, rows, *alike).numpy()
         return result
 
     @functools.cached_property
-    def scoring_graph(self) -> Any:
-        """The graph of `log_probabilities`. It is called as it was traced: TensorFlow checks less then."""
+    def _scoring_graph(self) -> Any:
+        """The graph of `log_probabilities`. It is a concrete function, which is faster to call."""
         with self.model.placed():
-            sequences = specs_of(self.model.sequences(np.ones([1, 1])))
+            sequences = unsized_specs(self.model.sequences(np.ones([1, 1])))
             signature = [sequences, sequences, *[tf.TensorSpec([None], tf.int64)] * 4]
 
             def score(
                 source: Sequences, target: Sequences, expected: tf.Tensor, rows: tf.Tensor, *alike: tf.Tensor
             ) -> tf.Tensor:
-                return log_probabilities(self.model, source, target, expected, rows, Alike(*alike))
+                return target_log_probabilities(self.model, source, target, expected, rows, SharedDistributions(*alike))
 
             return tf.function(score, input_signature=signature, autograph=False).get_concrete_function()
 
     @functools.cached_property
     def graphs(self) -> "RowGraphs":
-        """The graphs that generate token by token."""
+        """The graphs that generate replies token by token."""
         model = self.model
 
         def step(state: DecoderState, last: tf.Tensor) -> tuple[tf.Tensor, DecoderState]:
             logits, after = model.step(state, last)
-            return tf.cast(logits, tf.float32), {name: x for name, x in after.items() if name in OF_HYPOTHESES}
+            return tf.cast(logits, tf.float32), {name: x for name, x in after.items() if name in HYPOTHESIS_PARTS}
 
         def graph(function: Any, *signature: Any) -> Any:
             traced = tf.function(function, input_signature=signature, autograph=False)
@@ -131,7 +140,7 @@ class TensorFlowModel:
             return traced
 
         with model.placed():
-            encode = graph(model.encode, specs_of(model.sequences(np.ones([1, 1]))))
+            encode = graph(model.encode, unsized_specs(model.sequences(np.ones([1, 1]))))
             outputs = encode.get_concrete_function().structured_outputs
             state = tf.nest.map_structure(lambda x: tf.TensorSpec([None, *x.shape[1:]], x.dtype), outputs)
             numbers = tf.TensorSpec([None], tf.int64)
@@ -139,22 +148,29 @@ class TensorFlowModel:
             return RowGraphs(
                 encode,
                 graph(step, state, numbers),
-                graph(_select_rows, [state], numbers, size, size),
-                graph(_select_rows, [state, state], numbers, size, size),
+                graph(select_rows, [state], numbers, size, size),
+                graph(select_rows, [state, state], numbers, size, size),
             )
 
 
 class RowGraphs(NamedTuple):
-    """The functions of `Model` as graphs. take, take_of_both: from one state, from two."""
+    """The TensorFlow graphs that implement the methods of `Model`.
+
+    Attributes:
+        encode: Implements `Model.encode`.
+        step: Implements `Model.step`.
+        take: Implements `Model.take` for one state.
+        take_two: Implements `Model.take` for two states.
+    """
 
     encode: Any
     step: Any
     take: Any
-    take_of_both: Any
+    take_two: Any
 
 
 class GraphSearcher:
-    """The search of decoding settings as a graph, which is traced once for questions of any number and length."""
+    """A search as a TensorFlow graph. One trace suffices for any number and length of questions."""
 
     def __init__(
         self, model: Seq2Seq, copies: DeviceCopies, decoding: DecodingSettings, automaton: BoundedAutomaton
@@ -163,10 +179,10 @@ class GraphSearcher:
         self._copies = copies
         self._decoding = decoding
         self._automaton = automaton
-        self._waiting: dict[int, IsWanted] = {}  # by the number of a call
-        self._numbers = itertools.count()
+        self._callbacks: dict[int, IsWanted] = {}  # the callback of each running call, by call number
+        self._calls = itertools.count()
         with model.placed():
-            specs = [tf.TensorSpec([], tf.int32), specs_of(model.sequences(np.ones([1, 1])))]
+            specs = [tf.TensorSpec([], tf.int32), unsized_specs(model.sequences(np.ones([1, 1])))]
         if decoding.samples:
             specs.append(tf.TensorSpec([None, decoding.hypotheses, automaton.max_length], tf.float32))
 
@@ -180,29 +196,27 @@ class GraphSearcher:
         self.graph = copies.graph(decode, specs)
 
     def __call__(
-        self, batches: Sequence[Sequence[Sequence[int]]], seeds: Sequence[Sequence[int]], is_wanted: IsWanted
-    ) -> list[tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]]:
+        self, batches: Sequence[IdRows], seeds: IdRows, is_wanted: IsWanted
+    ) -> list[tuple[npt.NDArray[np.int32], Floats]]:
         """See `Searcher`."""
-        call = next(self._numbers) % 2**31
-        self._waiting[call] = is_wanted
+        call = next(self._calls) % 2**31
+        self._callbacks[call] = is_wanted
 
         def compute(weights: list[tf.Tensor], numbers: Iterator[int]) -> list[tuple[int, Any]]:
             return [(i, self._search(weights, call, seeds[i], batches[i])) for i in numbers]
 
         try:
-            of_devices = self._copies.run(compute, range(len(batches)))
+            results = self._copies.run(compute, range(len(batches)))
         finally:
-            del self._waiting[call]
-        return [batch for _, batch in sorted(itertools.chain(*of_devices), key=lambda numbered: numbered[0])]
+            del self._callbacks[call]
+        return [batch for _, batch in sorted(itertools.chain(*results), key=lambda numbered: numbered[0])]
 
     def _is_wanted(self, number: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-        return np.array(self._waiting[int(number)]())
+        return np.array(self._callbacks[int(number)]())
 
-    def _search(
-        self, weights: list[tf.Tensor], call: int, seeds: Sequence[int], questions: Sequence[Sequence[int]]
-    ) -> Any:
-        assert all(questions), "an empty question"
-        arguments: list[Any] = [np.int32(call), self._model.sequences(padded(questions))]
+    def _search(self, weights: list[tf.Tensor], call: int, seeds: Sequence[int], questions: IdRows) -> Any:
+        assert all(questions), "A question has no ids."
+        arguments: list[Any] = [np.int32(call), self._model.sequences(pad_rows(questions))]
         if self._decoding.samples:
             sizes = self._decoding.hypotheses, self._automaton.max_length
             arguments.append(uniform_numbers(seeds, questions, *sizes))
@@ -215,22 +229,31 @@ def search_graph(
     decoding: DecodingSettings,
     automaton: BoundedAutomaton,
     source: Sequences,
-    uniform: tf.Tensor | None = None,
+    uniform: tf.Tensor | None,
     is_wanted: Callable[[], tf.Tensor] | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return ids [rows, hypotheses, max_length] int32, padded, and scores [rows, hypotheses] float32, in a graph.
+    """Build the graph of a search for replies.
 
-    source: the questions. uniform: for sampling, [rows, candidates, max_length] float32 in [0, 1).
-    is_wanted: see `search_all`.
+    Args:
+        model: The model.
+        decoding: The decoding settings.
+        automaton: The automaton that accepts the allowed replies.
+        source: The questions.
+        uniform: Random numbers in [0, 1) for sampling, with shape [rows, candidates, max_length] and dtype float32.
+        is_wanted: A callback that returns False to abort the search; see `search_all`.
+
+    Returns:
+        Padded ids, with shape [rows, hypotheses, max_length] and dtype int32, and scores, with shape
+        [rows, hypotheses] and dtype float32.
     """
 
-    def encoded(questions: Sequences) -> DecoderState:
+    def encode(questions: Sequences) -> DecoderState:
         state = model.encode(questions)
-        # bool is in the host's memory in a loop on a GPU.
+        # The mask is converted to float32, because TensorFlow keeps bool tensors of a GPU loop in host memory.
         return {**state, "mask": tf.cast(state["mask"], tf.float32)}
 
-    generic = encoded(model.sequences(np.array([EMPTY_QUESTION]))) if decoding.anti_lm else None
-    search, start = new_search(decoding, automaton, model.step, encoded(source), generic, uniform)
+    generic = encode(model.sequences(np.array([EMPTY_QUESTION]))) if decoding.anti_lm else None
+    search, start = new_search(decoding, automaton, model.step, encode(source), generic, uniform)
     check_interval = CHECK_INTERVAL_ON_GPU if model.on_gpu else 1
     length = automaton.max_length
     if decoding.hypotheses == 1:
@@ -243,90 +266,53 @@ def search_graph(
     return tf.cast(tf.reshape(ids, [*shape, length]), tf.int32), tf.reshape(scores, shape)
 
 
-def log_probabilities(
+def target_log_probabilities(
     model: Seq2Seq,
     source: Sequences,
     target_in: Sequences,
     targets: tf.Tensor,
     rows: tf.Tensor | None = None,
-    alike: Alike | None = None,
+    alike: SharedDistributions | None = None,
 ) -> tf.Tensor:
-    """Return the log-probability of each row of targets, [rows].
+    """Return the log-probability of each target given its source, with shape [rows].
 
-    targets: [tokens] int64, packed as target_in. rows, alike: as in `Seq2Seq.decoded` and `log_probabilities`.
-    N-grams are left out: they do not depend on the source.
+    The n-gram probabilities are not included, because they do not depend on the source.
+
+    Args:
+        model: The model.
+        source: The source sequences.
+        target_in: The decoder inputs, which are the targets shifted right.
+        targets: The target ids, with shape [tokens] and dtype int64, packed like `target_in`.
+        rows: The index of each target's source, as in `Seq2Seq.decoded`.
+        alike: The positions with equal prefixes, which have the same next-token distribution.
     """
     log_probs = model.log_probabilities(model.decoded(source, target_in, rows=rows), targets, alike)  # [tokens]
-    of_positions = tf.gather(log_probs, target_in.packing.to_padded)  # [rows, time], any values at padding
-    return tf.reduce_sum(tf.where(target_in.mask, of_positions, 0.0), axis=-1)
+    by_position = tf.gather(log_probs, target_in.packing.to_padded)  # [rows, time], with arbitrary values at padding
+    return tf.reduce_sum(tf.where(target_in.mask, by_position, 0.0), axis=-1)
 
 
-def replier_of(trained: Trained, decoding: DecodingSettings, model: TensorFlowModel | None = None) -> Replier:
-    """Return the replier of a trained model. Banned words are cleaned as the training pairs were.
+def replier_for(trained: Trained, decoding: DecodingSettings, model: TensorFlowModel | None = None) -> Replier:
+    """Return a replier for a trained model. `for_attempt` checks and adapts the decoding settings.
 
-    model: that of `trained`, which repliers may share. Raises UserError for decoding settings that it does not admit.
+    Args:
+        trained: The trained model.
+        decoding: The decoding settings.
+        model: An existing `Model` of `trained` to reuse. None creates a new one.
+
+    Raises:
+        UserError: The attempt does not support the decoding settings.
     """
-    decoding = for_attempt(decoding, trained.settings)
+    decoding = for_attempt(decoding, trained.settings, trained.vocabulary)
     model = model or TensorFlowModel(trained.model)
     return Replier(model, trained.vocabulary, trained.settings.model, decoding, trained.retrieval)
 
 
-def attention_weights(
-    model: Seq2Seq, questions: Sequence[Sequence[int]], replies: Sequence[Sequence[int]]
-) -> list[npt.NDArray[np.float32]]:
-    """Return the weights of each question's ids at each id of its reply and at the end symbol: [reply + 1, question].
-
-    The decoder reads the replies as in training (teacher forcing). questions, replies: ids, of at least one question;
-    each question has at least one. The model must have attention.
-    """
-    rows = padded(questions), padded([[BOS, *reply] for reply in replies])
-    with model.placed():
-        weights = model.attention_weights(*map(model.sequences, rows))  # [rows, target, source]
-    weights = weights.numpy().astype(np.float32)
-    return [
-        row[: len(reply) + 1, : len(question)] for row, question, reply in zip(weights, questions, replies, strict=True)
-    ]
-
-
-def word_attention(
-    model: Seq2Seq, vocabulary: Vocabulary, questions: Sequence[Sequence[int]], replies: Sequence[Sequence[int]]
-) -> list[WordAttention]:
-    """Return the attention of each reply, word by word; the arguments are those of `attention_weights`."""
-    weights = attention_weights(model, questions, replies)
-    return [by_word(vocabulary, *row) for row in zip(questions, replies, weights, strict=True)]
-
-
-def rounded_up(size: int) -> int:
-    """Return the next of 1, 2, 3, 4, 6, 8, 12, 16, 24, ...: memory is kept for each size that TensorFlow has seen."""
+def round_up_size(size: int) -> int:
+    """Round up to one of 1, 2, 3, 4, 6, 8, 12, 16, ... TensorFlow retains memory for each distinct size."""
     step = 1 << max(0, size.bit_length() - 2)
     return -(-size // step) * step
 
 
-def _filled(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return rows with the last one repeated, up to a rounded number. Nobody reads the results of these."""
-    return np.pad(rows, (0, rounded_up(len(rows)) - len(rows)), mode="edge") if len(rows) else rows
-
-
-def _select_rows(states: list[DecoderState], rows: tf.Tensor, width: tf.Tensor, decoded: tf.Tensor) -> DecoderState:
-    def fitted(name: str, x: Any) -> Any:
-        if name == "cells":
-            return tf.nest.map_structure(lambda cell: _last(cell, decoded) if len(cell.shape) == 4 else cell, x)
-        return x if name in OF_HYPOTHESES else _fitted(x, width)
-
-    of_states = ({name: fitted(name, x) for name, x in state.items()} for state in states)
-    selected: DecoderState = tf.nest.map_structure(lambda *parts: tf.gather(tf.concat(parts, axis=0), rows), *of_states)
-    return selected
-
-
-def _fitted(of_question: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
-    """Return a part of the state of questions, [rows, source, ...], with as many positions: cut or padded."""
-    cut = of_question[:, :width]
-    missing = width - tf.shape(cut)[1]
-    return tf.pad(cut, [[0, 0], [0, missing], *[[0, 0]] * (len(cut.shape) - 2)])
-
-
-def _last(cache: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-    """Return a cache with as many positions, the last ones: cut or padded."""
-    size = tf.shape(cache)[2]
-    cut = cache[:, :, tf.maximum(size - positions, 0) :]
-    return tf.pad(cut, [[0, 0], [0, 0], [tf.maximum(positions - size, 0), 0], [0, 0]])
+def _fill_rows(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Pad an array to `round_up_size` rows by repeating its last row. The results of the added rows are ignored."""
+    return np.pad(rows, (0, round_up_size(len(rows)) - len(rows)), mode="edge") if len(rows) else rows

@@ -1,4 +1,4 @@
-"""Computations that only read a model's weights, on several devices at once."""
+"""Runs computations that only read a model's weights on several devices in parallel."""
 
 import functools
 import itertools
@@ -17,26 +17,29 @@ Result = TypeVar("Result")
 
 
 class DeviceCopies:
-    """The devices that share a computation. Several have a copy of the weights each while they compute.
+    """Copies of a model on several devices, which divide the inputs of a computation among them.
 
-    devices: all of the type of the model's own, which is the default.
+    Args:
+        model: The model.
+        devices: The names of the devices, which must have the same type as the model's device. The default is the
+            model's device alone.
     """
 
     def __init__(self, model: Seq2Seq, devices: Sequence[str] = ()) -> None:
         self._devices = list(devices) or [model.device]
-        self._copied = model.trainable_variables if self.number > 1 else []
-
-    @property
-    def number(self) -> int:
-        """The number of devices."""
-        return len(self._devices)
+        self._copied = model.trainable_variables if len(self._devices) > 1 else []
 
     def keep_first(self) -> None:
-        """Compute on the first device alone from now on."""
+        """Use only the first device from now on."""
         del self._devices[1:]
 
     def graph(self, function: Callable[..., Any], signature: Sequence[Any]) -> "SharedGraph":
-        """Return a function of the model as a graph for `run`. signature: the specs of its arguments."""
+        """Convert a function to a graph that `run` can call on every device.
+
+        Args:
+            function: A function that uses the model.
+            signature: The tensor specs of its arguments.
+        """
 
         def with_weights(weights: list[tf.Tensor], *inputs: Any) -> Any:
             with keras.StatelessScope(list(zip(self._copied, weights, strict=True))):
@@ -46,53 +49,57 @@ class DeviceCopies:
         return SharedGraph(with_weights, [weights, *signature])
 
     def run(self, compute: Callable[[list[tf.Tensor], Iterator[Item]], Result], items: Sequence[Item]) -> list[Result]:
-        """Return what `compute(weights, its items)` returns on each device that has items.
+        """Run a computation on all devices, with one thread per device.
 
-        weights: the first argument of graphs. Of n devices, device i gets every nth item from the ith on. Each computes
-        in a thread. After an error in one of them or in the caller's thread, the others get no further item.
+        After an error, the remaining items are not processed.
+
+        Args:
+            compute: A function that is called once per device. Its arguments are the weights, to pass to the graphs,
+                and the items of the device.
+            items: The items, which are distributed to the devices in round-robin order.
+
+        Returns:
+            The result of each device that has items.
         """
-        number = min(self.number, len(items))
+        number = min(len(self._devices), len(items))
         stopped = threading.Event()
 
         def compute_on(index: int) -> Result:
             with tf.device(self._devices[index]):
                 weights = [tf.identity(variable.value) for variable in self._copied]
-                of_device = itertools.takewhile(lambda _: not stopped.is_set(), items[index::number])
-                return compute(weights, of_device)
+                own_items = itertools.takewhile(lambda _: not stopped.is_set(), items[index::number])
+                return compute(weights, own_items)
 
         if number <= 1:
             return [compute_on(index) for index in range(number)]
         with ThreadPoolExecutor(number, "device") as pool:
             try:
                 futures = [pool.submit(compute_on, index) for index in range(number)]
-                for ended in wait(futures, return_when=FIRST_EXCEPTION).done:
-                    ended.result()  # or its error
+                for future in wait(futures, return_when=FIRST_EXCEPTION).done:
+                    future.result()  # raises the thread's error
             finally:
                 stopped.set()
             return [future.result() for future in futures]
 
 
 class SharedGraph:
-    """A function of the weights and other arguments as a graph, which is traced once for all sizes and devices.
-
-    AutoGraph is off. Any thread may call the graph.
-    """
+    """A thread-safe graph that is traced once for all devices and tensor sizes, without AutoGraph."""
 
     def __init__(self, function: Callable[..., Any], signature: Sequence[Any]) -> None:
         self._function = tf.function(function, input_signature=signature, autograph=False)
 
     def __call__(self, weights: Sequence[tf.Tensor], *inputs: Any) -> Any:
-        """Run the graph on the device of the caller. The first call traces it."""
+        """Run the graph on the caller's device. The first call traces it."""
         return self.concrete([*weights], *inputs)
 
     @functools.cached_property
     def concrete(self) -> Any:
         """The traced function."""
-        # TensorFlow would trace a function anew for each device on which it is called.
+        # Trace outside any device scope, or TensorFlow would trace the function again for each device.
         with tf.device(None):
             return self._function.get_concrete_function()
 
     @property
     def traces(self) -> int:
-        """The number of times that the function was traced."""
+        """The number of times the function was traced."""
         return int(self._function.experimental_get_tracing_count())

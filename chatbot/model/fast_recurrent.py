@@ -1,10 +1,10 @@
-"""Recurrent layers over a batch that are faster than Keras's: an LSTM for the CPU, and cuDNN's kernels for GPUs.
+"""Recurrent layers that are faster than Keras's: an LSTM for CPUs that skips padding, and cuDNN layers for GPUs.
 
-The LSTM computes real tokens only, and the products with the inputs and the gradients of the weights outside the loop,
-for all steps at once (Appleyard et al., 2016). The forward loop pushes the gates of each step onto a tensor list, and
-the backward loop pops them: unlike those of a TensorArray, they are not copied. docs/experiments.md has the measures.
+The LSTM multiplies the inputs and computes the gradients of the weights outside the loop, for all steps at once
+(Appleyard et al., 2016). The forward loop pushes the gates of each step onto a tensor list, and the backward loop pops
+them. Unlike a TensorArray, a tensor list does not copy its elements. docs/experiments.md has measurements.
 
-keras.layers.LSTM and GRU compute the lengths for cuDNN on the GPU, for which the host waits; here it gives them.
+The cuDNN layers get the sequence lengths from the host. Keras computes the lengths on the GPU, and the host must wait.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from chatbot.model.operations import matmul, rounded
+from chatbot.model.operations import matmul, to_precision
 from chatbot.model.sequences import Packing
 
 
@@ -26,20 +26,31 @@ def lstm_sequence(
     packing: Packing,
     precision: str = "float32",
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Compute keras.layers.LSTM for the real tokens. Return outputs [tokens, units], the last h and c [rows, units].
+    """Compute the same as keras.layers.LSTM, but for packed tokens.
 
-    inputs [tokens, features], packed; h and c [rows, units], the first state; kernel [features, 4 units],
-    recurrent [units, 4 units], bias [4 units], with the gates in Keras's order: input, forget, candidate, output.
+    The gates are in Keras's order: input, forget, candidate, output.
 
-    At a lower precision, the outputs and the last h are rounded as a factor of a product; their type is that of h.
+    Args:
+        inputs: The packed inputs, [tokens, features].
+        h: The initial outputs, [rows, units].
+        c: The initial cell states, [rows, units].
+        kernel: The weights of the inputs, [features, 4 units].
+        recurrent: The weights of the previous outputs, [units, 4 units].
+        bias: The bias, [4 units].
+        packing: The packing of the rows.
+        precision: The precision of products; see `chatbot.model.operations`. The outputs and the final h are rounded to
+            it, too, but keep the dtype of h.
+
+    Returns:
+        The outputs, [tokens, units], and the final h and c, [rows, units] each.
     """
 
     @tf.custom_gradient
     def run(*arguments: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], Any]:
         inputs, h, c, kernel, recurrent, bias = arguments
-        inputs, kernel, recurrent = (rounded(x, precision) for x in (inputs, kernel, recurrent))
+        inputs, kernel, recurrent = (to_precision(x, precision) for x in (inputs, kernel, recurrent))
         projected = matmul(inputs, kernel, precision) + bias  # [tokens, 4 units]
-        first_h = rounded(tf.gather(h, packing.order), precision)
+        first_h = to_precision(tf.gather(h, packing.order), precision)
         first_c = tf.gather(c, packing.order)
         hs, cs, gates = _forward(projected, first_h, first_c, recurrent, packing, precision)
         rows = tf.shape(h)[0]
@@ -50,7 +61,7 @@ def lstm_sequence(
             d_c = tf.gather(d_c, packing.order)
             d_z, d_h, d_c = _backward(d_outputs, d_h, d_c, cs, gates, recurrent, packing, precision)
             previous_h = tf.gather(hs, packing.previous)  # [tokens, units]
-            ones = tf.ones([1, tf.shape(d_z)[0]], d_z.dtype)  # a product with ones is faster than tf.reduce_sum
+            ones = tf.ones([1, tf.shape(d_z)[0]], d_z.dtype)  # A product with ones is faster than tf.reduce_sum.
             return (
                 matmul(d_z, kernel, precision, transpose_b=True),
                 tf.gather(d_h, packing.inverse_order),
@@ -76,7 +87,7 @@ def _push(tensors: tf.Tensor, *values: tf.Tensor) -> tf.Tensor:
 
 
 def _pop(tensors: tf.Tensor, number: int, units: int, dtype: tf.DType) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """Pop tensors of [rows, units], the last one first. Return the list without them, and them."""
+    """Pop `number` tensors [rows, units], the last one first. Return the remaining list and the tensors."""
     values = []
     for _ in range(number):
         tensors, value = tf.raw_ops.TensorListPopBack(
@@ -87,11 +98,11 @@ def _pop(tensors: tf.Tensor, number: int, units: int, dtype: tf.DType) -> tuple[
     return tensors, values
 
 
-def _list(*values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+def _new_list(*values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     return _push(tf.raw_ops.EmptyTensorList(element_shape=-1, max_num_elements=-1, element_dtype=dtype), *values)
 
 
-def _concatenated(tensors: tf.Tensor, units: int, dtype: tf.DType) -> tf.Tensor:
+def _concat(tensors: tf.Tensor, units: int, dtype: tf.DType) -> tf.Tensor:
     no_dims = tf.zeros([0], tf.int64)
     x, _ = tf.raw_ops.TensorListConcatV2(
         input_handle=tensors, element_shape=[-1, units], leading_dims=no_dims, element_dtype=dtype
@@ -99,12 +110,13 @@ def _concatenated(tensors: tf.Tensor, units: int, dtype: tf.DType) -> tf.Tensor:
     return tf.ensure_shape(x, [None, units])
 
 
-def _at(ranges: tf.Tensor, t: tf.Tensor) -> list[tf.Tensor]:
-    return tf.unstack(tf.gather(ranges, t), num=2)
+def _slice_at(slices: tf.Tensor, t: tf.Tensor) -> list[tf.Tensor]:
+    """Return the `begin` and `size` arguments of tf.slice at a step."""
+    return tf.unstack(tf.gather(slices, t), num=2)
 
 
 def _loop(condition: Any, step: Any, start: tuple[Any, ...], units: int) -> Any:
-    """tf.while_loop over (step number, two tensors [rows at the step, units], *tensor lists)."""
+    """Run tf.while_loop with these variables: the step number, two tensors [rows at the step, units], tensor lists."""
     rows = tf.TensorShape([None, units])
     shapes = (tf.TensorShape([]), rows, rows, *(tf.TensorShape([]) for _ in start[3:]))
     return tf.while_loop(condition, step, start, shape_invariants=shapes)
@@ -113,16 +125,19 @@ def _loop(condition: Any, step: Any, start: tuple[Any, ...], units: int) -> Any:
 def _forward(
     projected: tf.Tensor, h: tf.Tensor, c: tf.Tensor, recurrent: tf.Tensor, packing: Packing, precision: str
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return h, rounded, and c, of the first states and then of each token, each [rows + tokens, units].
+    """Run the forward loop over the steps.
 
-    c has no fillers. Also return a list of the gates after activation, and of tanh(c), at each step.
+    Returns:
+        h: The initial states, followed by the state at each token, rounded to the precision, [rows + tokens, units].
+        c: The same for c, but without fillers.
+        A tensor list of the activated gates and tanh(c) at each step.
     """
     units = recurrent.shape[0]
     time = tf.shape(packing.tokens_at)[0]
     dtype = projected.dtype
 
     def step(t: tf.Tensor, h: tf.Tensor, c: tf.Tensor, hs: tf.Tensor, cs: tf.Tensor, gates: tf.Tensor) -> Any:
-        start, size = _at(packing.tokens_at, t)
+        start, size = _slice_at(packing.tokens_at, t)
         h = tf.slice(h, [0, 0], size)
         c = tf.slice(c, [0, 0], size)
         z = matmul(h, recurrent, precision) + tf.slice(projected, start, size)  # [rows at the step, 4 units]
@@ -133,13 +148,13 @@ def _forward(
         o = tf.sigmoid(o)
         c = f * c + i * g
         tanh_c = tf.tanh(c)
-        h = rounded(o * tanh_c, precision)
+        h = to_precision(o * tanh_c, precision)
         return t + 1, h, c, _push(hs, h), _push(cs, c), _push(gates, i, f, g, o, tanh_c)
 
-    start = (0, h, c, _list(h, dtype=h.dtype), _list(c, dtype=dtype), _list(dtype=dtype))
+    start = (0, h, c, _new_list(h, dtype=h.dtype), _new_list(c, dtype=dtype), _new_list(dtype=dtype))
     _, _, _, hs, cs, gates = _loop(lambda t, *_: t < time, step, start, units)
     hs = _push(hs, tf.zeros([packing.fillers, units], h.dtype))
-    return _concatenated(hs, units, h.dtype), _concatenated(cs, units, dtype), gates
+    return _concat(hs, units, h.dtype), _concat(cs, units, dtype), gates
 
 
 def _backward(
@@ -152,33 +167,43 @@ def _backward(
     packing: Packing,
     precision: str,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return the gradients with respect to z and to the first h and c, each [rows, units].
+    """Run the backward loop over the steps. The rows are in the order of packing.order.
 
-    z: the gates before activation; its gradient is [tokens, 4 units], rounded. d_outputs [tokens, units]: the gradient
-    with respect to the outputs. d_h and d_c [rows, units]: those with respect to the last states. Rows are in
-    packing.order. cs and gates are from `_forward`.
+    Args:
+        d_outputs: The gradient with respect to the outputs, [tokens, units].
+        d_h: The gradient with respect to the final h, [rows, units].
+        d_c: The gradient with respect to the final c, [rows, units].
+        cs: The values of c, from `_forward`.
+        gates: The list of gates, from `_forward`.
+        recurrent: The recurrent weights, rounded to the precision, [units, 4 units].
+        packing: The packing of the rows.
+        precision: The precision of products.
+
+    Returns:
+        The gradients with respect to the gates before activation, rounded to the precision, [tokens, 4 units], and the
+        gradients with respect to the initial h and c, [rows, units] each.
     """
     units = recurrent.shape[0]
     time = tf.shape(packing.tokens_at)[0]
     dtype = d_outputs.dtype
-    # In float32, a product with a matrix that is transposed beforehand is twice as fast; in bfloat16 it is not.
+    # Transposing the matrix before the loop makes float32 products twice as fast. It does not help in bfloat16.
     if transposed := precision == "float32":
         recurrent = tf.transpose(recurrent)
-    sigmoid_grad, tanh_grad = tf.raw_ops.SigmoidGrad, tf.raw_ops.TanhGrad  # one operation each, not three
+    sigmoid_grad, tanh_grad = tf.raw_ops.SigmoidGrad, tf.raw_ops.TanhGrad  # one operation each instead of three
 
     def step(t: tf.Tensor, later_h: tf.Tensor, later_c: tf.Tensor, gates: tf.Tensor, d_zs: tf.Tensor) -> Any:
-        ended_rows = _at(packing.ended_at, t)
+        ended_rows = _slice_at(packing.ended_at, t)
         gates, (tanh_c, o, g, f, i) = _pop(gates, 5, units, dtype)  # [rows at the step, units] each
-        # Rows that end at this step start from the gradient of their last state.
-        dh = tf.concat([later_h, tf.slice(d_h, *ended_rows)], 0) + tf.slice(d_outputs, *_at(packing.tokens_at, t))
+        # Rows that end at this step start from the gradient of their final state.
+        dh = tf.concat([later_h, tf.slice(d_h, *ended_rows)], 0) + tf.slice(d_outputs, *_slice_at(packing.tokens_at, t))
         dc = tf.concat([later_c, tf.slice(d_c, *ended_rows)], 0) + tanh_grad(y=tanh_c, dy=dh * o)
         by_gate = (
             sigmoid_grad(y=i, dy=dc * g),
-            sigmoid_grad(y=f, dy=dc * tf.slice(cs, *_at(packing.before, t))),
+            sigmoid_grad(y=f, dy=dc * tf.slice(cs, *_slice_at(packing.before, t))),
             tanh_grad(y=g, dy=dc * i),
             sigmoid_grad(y=o, dy=dh * tanh_c),
         )
-        d_z = rounded(tf.concat(by_gate, -1), precision)  # [rows at the step, 4 units]
+        d_z = to_precision(tf.concat(by_gate, -1), precision)  # [rows at the step, 4 units]
         d_previous_h = matmul(d_z, recurrent, precision, transpose_b=not transposed)
         d_zs = tf.raw_ops.TensorListSetItem(input_handle=d_zs, index=t, item=d_z)
         return t - 1, d_previous_h, dc * f, gates, d_zs
@@ -189,10 +214,10 @@ def _backward(
     d_zs = tf.raw_ops.TensorListSetItem(input_handle=d_zs, index=time, item=fillers)
     start = (time - 1, no_rows, no_rows, gates, d_zs)
     _, d_h, d_c, _, d_zs = _loop(lambda t, *_: t >= 0, step, start, units)
-    return _concatenated(d_zs, 4 * units, recurrent.dtype), d_h, d_c
+    return _concat(d_zs, 4 * units, recurrent.dtype), d_h, d_c
 
 
-# cuDNN has float32 (TF32 where the GPU has it) and float16. TensorFlow 2.21 converts bfloat16 to float32 and back.
+# cuDNN computes in float16 or float32 (TF32 if available). TensorFlow 2.21 converts bfloat16 to float32 and back.
 CUDNN_TYPES = {"float32": tf.float32, "bfloat16": tf.float32, "float16": tf.float16}
 
 
@@ -205,17 +230,25 @@ def cudnn_sequence(
     lengths: tf.Tensor,
     precision: str = "float32",
 ) -> list[tf.Tensor]:
-    """Compute keras.layers.LSTM or GRU. Return outputs [rows, time, units] and the last states [rows, units].
+    """Compute the same as keras.layers.LSTM or GRU, with cuDNN.
 
-    inputs [rows, time, features]; initial: h and c of an LSTM, h of a GRU, [rows, units] each. kernel
-    [features, gates * units], recurrent [units, gates * units] and bias, [4 units] or [2, 3 units], in Keras's order of
-    gates. lengths [rows] int32, at least 1, in the host's memory. Outputs beyond a row's length are 0.
+    Args:
+        inputs: The inputs, [rows, time, features].
+        initial: The initial h and c of an LSTM, or h of a GRU, [rows, units] each.
+        kernel: The weights of the inputs, with the gates in Keras's order, [features, gates * units].
+        recurrent: The weights of the previous outputs, [units, gates * units].
+        bias: The bias, [4 units] for an LSTM, [2, 3 units] for a GRU.
+        lengths: The lengths of the sequences, at least 1, in host memory, [rows] int32.
+        precision: The precision of products; see `chatbot.model.operations`.
+
+    Returns:
+        The outputs, which are 0 at padding, [rows, time, units], and the final states, [rows, units] each.
     """
     lstm = len(initial) == 2
     dtype = CUDNN_TYPES[precision]
     params = lstm_params(kernel, recurrent, bias) if lstm else gru_params(kernel, recurrent, bias)
     h = c = tf.expand_dims(tf.cast(initial[0], dtype), 1)  # [rows, 1, units]
-    if initial[-1] is not initial[0]:  # not the same zeros
+    if initial[-1] is not initial[0]:  # Otherwise, both are the same zeros.
         c = tf.expand_dims(tf.cast(initial[-1], dtype), 1)
     outputs, h, c, _, _ = tf.raw_ops.CudnnRNNV3(
         input=tf.cast(inputs, dtype),
@@ -232,27 +265,30 @@ def cudnn_sequence(
 
 
 def lstm_params(kernel: tf.Tensor, recurrent: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    """Return an LSTM's weights in cuDNN's layout, [parameters]: matrices transposed, gate by gate, then two biases.
+    """Return the weights of an LSTM in cuDNN's layout, [parameters].
 
-    The gates are in Keras's order. cuDNN has a second bias, which is 0.
+    The layout consists of the transposed matrices of each gate, in Keras's order, and two biases. Keras has only one
+    bias, so the first one is 0.
     """
-    return _in_one_vector(kernel, recurrent, tf.constant(np.zeros(bias.shape, np.float32)), bias)
+    return _flatten_weights(kernel, recurrent, tf.constant(np.zeros(bias.shape, np.float32)), bias)
 
 
 def gru_params(kernel: tf.Tensor, recurrent: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    """Return a GRU's weights in cuDNN's layout, [parameters]. Keras's gates are z, r, h, and cuDNN's r, z, h."""
+    """Return the weights of a GRU in cuDNN's layout, [parameters].
 
-    def reordered(x: tf.Tensor) -> tf.Tensor:
-        """[..., 3 units] -> the same shape."""
+    The order of the gates is z, r, h in Keras, and r, z, h in cuDNN.
+    """
+
+    def reorder(x: tf.Tensor) -> tf.Tensor:
         z, r, h = tf.split(x, 3, axis=-1)
         return tf.concat([r, z, h], -1)
 
-    return _in_one_vector(reordered(kernel), reordered(recurrent), *tf.unstack(reordered(bias)))
+    return _flatten_weights(reorder(kernel), reorder(recurrent), *tf.unstack(reorder(bias)))
 
 
 @tf.custom_gradient
-def _in_one_vector(kernel: tf.Tensor, recurrent: tf.Tensor, *biases: tf.Tensor) -> tuple[tf.Tensor, Any]:
-    """Return both matrices, transposed, and then the biases. TensorFlow's gradient would take twice the operations."""
+def _flatten_weights(kernel: tf.Tensor, recurrent: tf.Tensor, *biases: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    """Flatten the transposed matrices and the biases into one vector. The custom gradient needs half the operations."""
     matrices = kernel, recurrent
 
     def gradient(d_vector: tf.Tensor) -> list[tf.Tensor]:

@@ -1,7 +1,7 @@
-"""The cross-entropy, fused with the projection onto the vocabulary.
+"""The cross-entropy loss, fused with the projection to the vocabulary to save memory.
 
-Instead of the logits of all positions it keeps those of a chunk, from which the gradient is computed immediately, as in
-Liger's fused linear cross-entropy (Hsu et al., 2024).
+The tokens of a batch are processed in chunks, as in Liger's fused linear cross-entropy (Hsu et al., 2024). Only the
+logits of one chunk are in memory, because their gradient is computed immediately.
 """
 
 from collections.abc import Callable
@@ -12,41 +12,41 @@ import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.python.framework.config import is_op_determinism_enabled
 
-from chatbot.model.operations import matmul, rounded, scatter_add
+from chatbot.model.operations import matmul, scatter_add, to_precision
 
-Floats = npt.NDArray[np.floating]
-# Logits in memory at a time on a device of unknown memory: 64 MB of float32.
+# The number of logits to keep in memory if the memory size of the device is unknown. They take 64 MB in float32.
 LOGITS = 1 << 24
-# The most logits of a call, whatever the memory: kernels of TensorFlow index with 32 bits, such as that of
-# SparseSoftmaxCrossEntropyWithLogits.
-MOST_ELEMENTS = (1 << 31) - 1
-# About the smallest normal float32. The loss of a less probable target is computed from its logits.
-SMALLEST_PROBABILITY = 2e-38
+# The maximum number of logits in a tensor. Some of TensorFlow's kernels, such as SparseSoftmaxCrossEntropyWithLogits,
+# use 32-bit indices.
+MAX_LOGITS = (1 << 31) - 1
+# About the smallest normal float32. Below this probability, the loss is computed from the logits to avoid underflow.
+MIN_PROBABILITY = 2e-38
 
 
-def logits_in(memory: int | None) -> int:
-    """Return how many logits a device should hold at a time. memory: of the device in bytes, None if unknown.
+def max_logits_for(memory: int | None) -> int:
+    """Return how many logits a device should keep in memory.
 
-    About three tensors of this size are in memory at once. They may take a fifth of it.
+    About three tensors of this size exist at the same time. Together, they may use a fifth of the memory.
+
+    Args:
+        memory: The memory of the device in bytes, or None if unknown.
     """
-    return LOGITS if memory is None else min(max(LOGITS, memory // (5 * 3 * 4)), MOST_ELEMENTS)
+    return LOGITS if memory is None else min(max(LOGITS, memory // (5 * 3 * 4)), MAX_LOGITS)
 
 
 class LossSize(NamedTuple):
-    """Limits of the loss.
+    """The sizes that determine the chunks of the loss."""
 
-    logits: the number of logits in memory at a time. most_tokens: of a call; None if unknown.
-    """
-
-    logits: int = LOGITS
-    most_tokens: int | None = None
+    logits: int = LOGITS  # maximum number of logits in memory
+    max_tokens: int | None = None  # maximum number of tokens in a batch; None if unknown
 
     def chunk_tokens(self, vocabulary: int, units: int) -> int:
         """Return the number of tokens in a chunk.
 
-        At least as many as units, since each chunk adds a gradient of the size of the embeddings to their sum.
+        The number is at least `units`. Smaller chunks would be slow, because each chunk adds a gradient as large as the
+        embeddings.
         """
-        return max(1, min(max(units, self.logits // vocabulary), MOST_ELEMENTS // vocabulary))
+        return max(1, min(max(units, self.logits // vocabulary), MAX_LOGITS // vocabulary))
 
 
 def projection_loss(
@@ -55,40 +55,51 @@ def projection_loss(
     bias: tf.Tensor,
     targets: tf.Tensor,
     weights: tf.Tensor,
-    precision: str = "float32",
-    size: LossSize = LossSize(),  # noqa: B008  # immutable
-    mixture: tuple[tf.Tensor, ...] = (),
-    smoothing: Floats | None = None,
-    on_gpu: bool = False,
+    precision: str,
+    size: LossSize,
+    mixture: tuple[tf.Tensor, ...],
+    smoothing: npt.NDArray[np.floating] | None,
+    on_gpu: bool,
 ) -> tf.Tensor:
-    """Return the weighted cross-entropy in nats, summed: scalar float32.
+    """Return the sum of the weighted cross-entropy in nats.
 
-    The logits are attended embeddings^T + bias. With a mixture (log_generate, log_copied), both [tokens], the
-    probability of a target is exp(log_generate) softmax(logits)[target] + exp(log_copied). smoothing, without a
-    mixture: [vocabulary], what each token gets of a target's probability (label smoothing, Szegedy et al., 2016).
+    The logits are attended embeddings^T + bias.
 
-    attended [tokens, units], embeddings [vocabulary, units], bias [vocabulary], targets [tokens] int64,
-    weights [tokens]. Tokens are computed in chunks of the given size.
+    Args:
+        attended: The decoder's outputs, [tokens, units].
+        embeddings: The projection to the vocabulary, [vocabulary, units].
+        bias: The bias of the logits, [vocabulary].
+        targets: The target ids, [tokens] int64.
+        weights: The weight of each token's loss, [tokens].
+        precision: The precision of products; see `chatbot.model.operations`.
+        size: The sizes that determine the chunks.
+        mixture: Empty, or (log_generate, log_copied) for a model that copies, [tokens] each. The probability of a
+            target is then exp(log_generate) softmax(logits)[target] + exp(log_copied).
+        smoothing: For label smoothing (Szegedy et al., 2016): the probability to move from the target to each token,
+            [vocabulary]. It requires an empty mixture.
+        on_gpu: Whether the computation runs on a GPU.
+
+    Returns:
+        The loss, scalar float32.
     """
     chunk_tokens = size.chunk_tokens(*embeddings.shape)
 
     @tf.custom_gradient
     def run(attended: tf.Tensor, embeddings: tf.Tensor, bias: tf.Tensor, *mixture: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        factor = rounded(embeddings, precision)
-        plain = _chunk_on_gpu if on_gpu else _chunk
-
+        factor = to_precision(embeddings, precision)
+        compute = _chunk_on_gpu if on_gpu else _chunk
         tokens = Tokens(attended, targets, weights, mixture)
 
-        def chunk_at(part: slice | None) -> tuple[OfTokens, OfWeights]:
+        def compute_chunk(part: slice | None) -> tuple[TokenGradients, ChunkSums]:
             chunk = tokens if part is None else tf.nest.map_structure(lambda x: x[part], tokens)
-            results = plain(chunk, factor, bias, precision)
+            results = compute(chunk, factor, bias, precision)
             if smoothing is None:
                 return results
             terms = _smoothing_terms(chunk, factor, bias, smoothing, on_gpu)
             return tf.nest.map_structure(tf.add, results, terms)
 
-        (d_attended, *d_mixture), (loss, d_embeddings, d_bias) = in_chunks(
-            chunk_at, (attended, *mixture), chunk_tokens, size.most_tokens
+        (d_attended, *d_mixture), (loss, d_embeddings, d_bias) = sum_chunks(
+            compute_chunk, (attended, *mixture), chunk_tokens, size.max_tokens
         )
         gradients = d_attended, d_embeddings, d_bias, *d_mixture
         return loss, lambda upstream: tuple(upstream * gradient for gradient in gradients)
@@ -97,7 +108,7 @@ def projection_loss(
 
 
 class Tokens(NamedTuple):
-    """The tokens of a call, or of a chunk, [tokens, ...] each."""
+    """The tokens of a batch or of a chunk. The first axis of each tensor is the token."""
 
     attended: tf.Tensor
     targets: tf.Tensor
@@ -105,100 +116,111 @@ class Tokens(NamedTuple):
     mixture: tuple[tf.Tensor, ...]
 
 
-# Gradients of a chunk's loss with respect to attended and the mixture, [tokens, ...] each.
-OfTokens = tuple[tf.Tensor, ...]
-# A chunk's loss, and its gradients with respect to the embeddings and the bias.
-OfWeights = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+# The gradients of the loss with respect to the decoder's outputs and the mixture, with one row per token.
+TokenGradients = tuple[tf.Tensor, ...]
+# The loss, and its gradients with respect to the embeddings and the bias.
+ChunkSums = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 
 
-def in_chunks(
-    chunk_at: Callable[[slice | None], tuple[OfTokens, OfWeights]],
-    of_tokens: tuple[tf.Tensor, ...],
+def sum_chunks(
+    compute_chunk: Callable[[slice | None], tuple[TokenGradients, ChunkSums]],
+    inputs: tuple[tf.Tensor, ...],
     chunk_tokens: int,
-    most_tokens: int | None,
-) -> tuple[OfTokens, OfWeights]:
-    """Return the gradients and the sums of all tokens.
+    max_tokens: int | None,
+) -> tuple[TokenGradients, ChunkSums]:
+    """Compute all chunks of a batch, concatenate the gradients of their tokens, and add up their sums.
 
-    chunk_at: computes those of a part of the tokens, None for all. of_tokens: the tensors, [tokens, ...] each, whose
-    gradients are the first result. most_tokens: see `LossSize`.
+    Args:
+        compute_chunk: A function that computes the given slice of the tokens, or all tokens if it is None.
+        inputs: The tensors that get a gradient for each token, with one row per token.
+        chunk_tokens: The number of tokens in a chunk.
+        max_tokens: The maximum number of tokens in a batch, or None if unknown.
     """
-    tokens = tf.shape(of_tokens[0])[0]
+    tokens = tf.shape(inputs[0])[0]
 
-    def add(start: tf.Tensor, gradients: OfTokens, sums: OfWeights) -> tuple[Any, ...]:
-        of_chunk, chunk_sums = chunk_at(slice(start, start + chunk_tokens))
-        gradients = tuple(tf.concat(parts, 0) for parts in zip(gradients, of_chunk, strict=True))
+    def add_chunk(start: tf.Tensor, gradients: TokenGradients, sums: ChunkSums) -> tuple[Any, ...]:
+        chunk_gradients, chunk_sums = compute_chunk(slice(start, start + chunk_tokens))
+        gradients = tuple(tf.concat(parts, 0) for parts in zip(gradients, chunk_gradients, strict=True))
         return start + chunk_tokens, gradients, tuple(a + b for a, b in zip(sums, chunk_sums, strict=True))
 
-    if most_tokens is not None and most_tokens <= chunk_tokens:
-        return chunk_at(None)  # no loop, for whose condition the host would wait on a GPU
-    # Most batches are one chunk. It is computed before the loop, which saves adding it to zeros.
-    state = tf.constant(chunk_tokens), *chunk_at(slice(0, chunk_tokens))
-    shapes = tf.nest.map_structure(lambda x: x.shape, state)
-    of_all = tuple(tf.TensorShape([None, *x.shape[1:]]) for x in state[1])
+    if max_tokens is not None and max_tokens <= chunk_tokens:
+        return compute_chunk(None)  # A loop would be slower, because the host of a GPU waits for its condition.
+    # Most batches have a single chunk, so the loop starts at the second one.
+    state = tf.constant(chunk_tokens), *compute_chunk(slice(0, chunk_tokens))
+    start_shape, _, sum_shapes = tf.nest.map_structure(lambda x: x.shape, state)
+    gradient_shapes = tuple(tf.TensorShape([None, *x.shape[1:]]) for x in state[1])
+    shapes = start_shape, gradient_shapes, sum_shapes
     _, gradients, sums = tf.while_loop(
-        lambda start, *_: start < tokens, add, state, (shapes[0], of_all, shapes[2]), parallel_iterations=1
+        lambda start, *_: start < tokens, add_chunk, state, shapes, parallel_iterations=1
     )
-    return tuple(tf.ensure_shape(d, x.shape) for d, x in zip(gradients, of_tokens, strict=True)), sums
+    return tuple(tf.ensure_shape(d, x.shape) for d, x in zip(gradients, inputs, strict=True)), sums
 
 
-def _mixed(losses: tf.Tensor, chunk: Tokens) -> tuple[tf.Tensor, tf.Tensor, tuple[tf.Tensor, ...]]:
-    """Return the losses under a mixture, the weights of the losses' gradients, and the gradients of the mixture.
+def _mix_copies(losses: tf.Tensor, chunk: Tokens) -> tuple[tf.Tensor, tf.Tensor, tuple[tf.Tensor, ...]]:
+    """Compute the losses of a model that copies.
 
-    losses: [tokens], those of the softmax. A token's gradient is that of the softmax, times the probability that the
-    target was generated.
+    Returns:
+        The losses, the probability that each target was generated rather than copied, which is a factor of the
+        softmax's gradient, and the gradients of the mixture.
     """
     if not chunk.mixture:
         return losses, chunk.weights, ()
     log_generate, log_copied = chunk.mixture
-    difference = log_generate - losses - log_copied  # of the log-probabilities: generated, copied
+    difference = log_generate - losses - log_copied  # log-odds of generating the target against copying it
     generated = tf.sigmoid(difference) * chunk.weights
     return -log_copied - tf.nn.softplus(difference), generated, (-generated, generated - chunk.weights)
 
 
-def _chunk_on_gpu(chunk: Tokens, factor: tf.Tensor, bias: tf.Tensor, precision: str) -> tuple[OfTokens, OfWeights]:
-    """Return what `_chunk` returns, by one fused operation, which is exact for every target.
+def _chunk_on_gpu(
+    chunk: Tokens, factor: tf.Tensor, bias: tf.Tensor, precision: str
+) -> tuple[TokenGradients, ChunkSums]:
+    """Compute the same as `_chunk`, with TensorFlow's fused operation for softmax and cross-entropy.
 
-    On a GPU, `_chunk` would make the host wait for the number of targets that underflow. On a CPU, this operation takes
-    eight times as long as a softmax.
+    `_chunk` would be slow on a GPU, because the host waits for the number of targets that underflow. The fused
+    operation is slow on a CPU, where it takes eight times as long as a softmax.
     """
     attended = chunk.attended
     targets = chunk.targets
     logits = matmul(attended, factor, precision, transpose_b=True) + bias  # [tokens, vocabulary] float32
-    if is_op_determinism_enabled():  # the fused operation refuses to run
+    if is_op_determinism_enabled():  # The fused operation is not deterministic.
         log_probabilities = tf.nn.log_softmax(logits)
         losses = -tf.gather(log_probabilities, targets, batch_dims=1)
         d_logits = tf.exp(log_probabilities) - tf.one_hot(targets, logits.shape[1])
     else:
         losses, d_logits = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=logits, labels=targets)
-    losses, generated, d_mixture = _mixed(losses, chunk)
-    d_logits = rounded(d_logits, precision)
-    row_weights = generated[:, None]
+    losses, generated, d_mixture = _mix_copies(losses, chunk)
+    d_logits = to_precision(d_logits, precision)
+    row_weights = generated[:, None]  # [tokens, 1]
     d_attended = matmul(d_logits, factor, precision) * row_weights
     d_embeddings = matmul(d_logits, attended * row_weights, precision, transpose_a=True)
     d_bias = matmul(row_weights, d_logits, precision, transpose_a=True)[0]
     return (d_attended, *d_mixture), (tf.reduce_sum(losses * chunk.weights), d_embeddings, d_bias)
 
 
-def _chunk(chunk: Tokens, factor: tf.Tensor, bias: tf.Tensor, precision: str) -> tuple[OfTokens, OfWeights]:
-    """Return the loss of a chunk of tokens and its gradients.
+def _chunk(chunk: Tokens, factor: tf.Tensor, bias: tf.Tensor, precision: str) -> tuple[TokenGradients, ChunkSums]:
+    """Compute the loss of a chunk and its gradients.
 
-    factor: the embeddings, rounded to the precision.
+    Args:
+        chunk: The tokens.
+        factor: The embeddings, rounded to the precision.
+        bias: The bias of the logits.
+        precision: The precision of products.
     """
     attended = chunk.attended
     targets = chunk.targets
     probabilities = tf.nn.softmax(_logits(attended, factor, bias, precision))  # [tokens, vocabulary]
     target_probabilities = tf.cast(tf.gather(probabilities, targets, batch_dims=1), attended.dtype)  # [tokens]
-    underflowed = tf.where(~(target_probabilities > SMALLEST_PROBABILITY))  # [few, 1], NaN included
+    underflowed = tf.where(~(target_probabilities > MIN_PROBABILITY))  # [few, 1], NaN included
     logits = _logits(tf.gather_nd(attended, underflowed), factor, bias, precision)  # [few, vocabulary]
     logits = tf.cast(logits, attended.dtype)
     exact = tf.reduce_logsumexp(logits, -1) - tf.gather(logits, tf.gather_nd(targets, underflowed), batch_dims=1)
-    losses = tf.tensor_scatter_nd_update(-tf.math.log(target_probabilities), underflowed, exact)
-    probabilities = rounded(probabilities, precision)
-    # The gradient with respect to the logits is probabilities - one_hot(targets). The second term only selects rows,
-    # so no one-hot matrix is built.
-    losses, generated, d_mixture = _mixed(losses, chunk)
-    target_rows = targets[:, None]
-    row_weights = generated[:, None]
+    losses = tf.tensor_scatter_nd_update(-tf.math.log(target_probabilities), underflowed, exact)  # [tokens]
+    probabilities = to_precision(probabilities, precision)
+    # The gradient with respect to the logits is probabilities - one_hot(targets). Selecting rows avoids building the
+    # one-hot matrix.
+    losses, generated, d_mixture = _mix_copies(losses, chunk)
+    target_rows = targets[:, None]  # [tokens, 1]
+    row_weights = generated[:, None]  # [tokens, 1]
     target_factors = tf.cast(tf.gather_nd(factor, target_rows), attended.dtype)  # [tokens, units]
     d_attended = (matmul(probabilities, factor, precision) - target_factors) * row_weights
     weighted = attended * row_weights
@@ -209,36 +231,37 @@ def _chunk(chunk: Tokens, factor: tf.Tensor, bias: tf.Tensor, precision: str) ->
 
 
 def _smoothing_terms(
-    chunk: Tokens, factor: tf.Tensor, bias: tf.Tensor, smoothing: Floats, on_gpu: bool
-) -> tuple[OfTokens, OfWeights]:
+    chunk: Tokens, factor: tf.Tensor, bias: tf.Tensor, smoothing: npt.NDArray[np.floating], on_gpu: bool
+) -> tuple[TokenGradients, ChunkSums]:
     """Return what label smoothing adds to the results of a chunk without a mixture.
 
-    Its loss is the sum of weight * smoothing * (the target's logit - the token's) over all tokens of the vocabulary. It
-    is linear in the logits, so the mean is that of the embeddings and needs no logits.
+    For each target, the added loss is the sum of weight * smoothing * (target logit - token logit) over the vocabulary.
+    This sum is linear in the logits, so it can be computed from the mean embedding.
     """
     attended, targets, weights, _ = chunk
     factor = tf.cast(factor, attended.dtype)
-    share = float(smoothing.sum())
-    column = tf.constant(smoothing[:, None], bias.dtype)
-    target_rows = targets[:, None]
-    row_weights = weights[:, None]
-    mean = tf.matmul(column, factor, transpose_a=True)  # [1, units], times the share
-    differences = share * tf.gather_nd(factor, target_rows) - mean  # [tokens, units]
-    bias_differences = share * tf.gather(bias, targets) - tf.reduce_sum(smoothing * bias)  # [tokens]
+    total = float(smoothing.sum())
+    column = tf.constant(smoothing[:, None], bias.dtype)  # [vocabulary, 1]
+    target_rows = targets[:, None]  # [tokens, 1]
+    row_weights = weights[:, None]  # [tokens, 1]
+    mean = tf.matmul(column, factor, transpose_a=True)  # [1, units], the mean embedding times the total
+    differences = total * tf.gather_nd(factor, target_rows) - mean  # [tokens, units]
+    bias_differences = total * tf.gather(bias, targets) - tf.reduce_sum(smoothing * bias)  # [tokens]
     weighted = attended * row_weights
     loss = tf.reduce_sum(weighted * differences) + tf.reduce_sum(weights * bias_differences)
     d_embeddings = column * -tf.reduce_sum(weighted, 0)
     d_bias = smoothing * -tf.reduce_sum(weights)
-    d_embeddings = scatter_add(d_embeddings, target_rows, share * weighted, on_gpu)
-    d_bias = scatter_add(d_bias, target_rows, share * weights, on_gpu)
+    d_embeddings = scatter_add(d_embeddings, target_rows, total * weighted, on_gpu)
+    d_bias = scatter_add(d_bias, target_rows, total * weights, on_gpu)
     return (differences * row_weights,), (loss, d_embeddings, d_bias)
 
 
 def _logits(attended: tf.Tensor, factor: tf.Tensor, bias: tf.Tensor, precision: str) -> tf.Tensor:
-    """Return the logits, [tokens, vocabulary]: bfloat16 at that precision, else float32.
+    """Return the logits, [tokens, vocabulary], with dtype bfloat16 if this is the precision, otherwise float32.
 
-    bfloat16 halves the memory traffic, as in PyTorch's autocast. float16 would round probabilities below 6e-8 to 0.
+    bfloat16 halves the memory traffic. float16 is not used, because it would round probabilities below 6e-8 to 0.
     """
     if precision != "bfloat16":
         return matmul(attended, factor, precision, transpose_b=True) + bias
-    return tf.nn.bias_add(tf.matmul(rounded(attended, precision), factor, transpose_b=True), rounded(bias, precision))
+    products = tf.matmul(to_precision(attended, precision), factor, transpose_b=True)
+    return tf.nn.bias_add(products, to_precision(bias, precision))

@@ -1,9 +1,10 @@
-"""Operations whose form depends on the precision of matrix products, or on the device that computes them.
+"""Tensor operations that depend on the precision of matrix products or on the device.
 
-precision, in every function and layer of the model: "float32", "bfloat16" or "float16", the type that the factors of
-matrix products are rounded to, and their results. The sum of a product is float32 (tried on a CPU) and rounded once:
-TensorFlow 2.21 has no kernel of a CPU or GPU with these factors and a float32 result. So in bfloat16, the gradients of
-weights and the logits have 8 bits, too. Weights, states and other sums are float32.
+The precision is "float32", "bfloat16" or "float16". The factors and the results of matrix products are rounded to this
+dtype. Weights, states and all other computations remain float32.
+
+In bfloat16, even the logits and the gradients of the weights have only 8 significant bits, because TensorFlow 2.21
+cannot multiply 16-bit matrices with a float32 result.
 """
 
 from collections.abc import Callable
@@ -12,34 +13,32 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework.config import is_op_determinism_enabled
 
+# Keras's dtype policy for each precision.
+POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
+
 
 def is_gpu(device: str) -> bool:
-    """Return whether a device of TensorFlow, such as "/GPU:0", is a GPU."""
+    """Return whether a TensorFlow device, such as "/GPU:0", is a GPU."""
     return "GPU" in device
 
 
 def size_on_device(vector: tf.Tensor) -> tf.Tensor:
-    """Return the number of elements of a vector, scalar int64, counted on its device.
+    """Return the number of elements of a vector as a scalar int64 tensor on the vector's device.
 
-    tf.size gives it on the host, from where it would be copied to a GPU for each computation with tensors there.
+    In contrast, tf.size returns the number on the host, from which it would be copied to the GPU for each use.
     """
     return tf.reduce_sum(tf.ones_like(vector, tf.int64))
-
-
-POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
-
-
-def policy(precision: str) -> str:
-    """Return the name of Keras's dtype policy at this precision."""
-    return POLICIES[precision]
 
 
 def matmul(
     a: tf.Tensor, b: tf.Tensor, precision: str, transpose_a: bool = False, transpose_b: bool = False
 ) -> tf.Tensor:
-    """Return the product a b, of the type of the factors (tests use float64); rounded like them, it is float32 again.
+    """Multiply two matrices at a precision.
 
-    A factor of several products may be rounded beforehand by `rounded`.
+    If a matrix is a factor of several products, `to_precision` can round it in advance.
+
+    Returns:
+        The product, with dtype float32. At precision "float32", it has the dtype of the factors.
     """
     if precision == "float32":
         return tf.matmul(a, b, transpose_a, transpose_b)
@@ -47,28 +46,41 @@ def matmul(
     return tf.cast(product, tf.float32)
 
 
-def rounded(x: tf.Tensor, precision: str) -> tf.Tensor:
-    """Round x as `matmul` rounds its factors."""
+def to_precision(x: tf.Tensor, precision: str) -> tf.Tensor:
+    """Round a tensor to a precision, as `matmul` does with its factors."""
     return x if precision == "float32" else tf.cast(x, precision)
 
 
 def with_gradient(forward: Callable[..., Any], backward: Callable[..., Any], *inputs: tf.Tensor) -> Any:
-    """Return forward(*inputs). backward: from the gradients of its results, returns those of the inputs."""
+    """Compute `forward(*inputs)` with a custom gradient.
+
+    Args:
+        forward: The function to compute.
+        backward: A function that maps the gradients of the results to the gradients of the inputs.
+        *inputs: The arguments of `forward`.
+    """
     return tf.custom_gradient(lambda *inputs: (forward(*inputs), backward))(*inputs)
 
 
-def joined(*parts: tf.Tensor) -> tf.Tensor:
-    """[..., size] each -> [..., sum of the sizes], which are known. The gradient of tf.concat computes shapes."""
+def concat_features(*parts: tf.Tensor) -> tf.Tensor:
+    """Concatenate tensors along the last axis, whose size must be static.
+
+    The gradient is faster than that of tf.concat, because it does not compute shapes.
+    """
     sizes = [part.shape[-1] for part in parts]
     return with_gradient(lambda *x: tf.concat(x, -1), lambda gradient: tf.split(gradient, sizes, -1), *parts)
 
 
 def scatter_add(tensor: tf.Tensor, indices: tf.Tensor, updates: tf.Tensor, on_gpu: bool) -> tf.Tensor:
-    """Return the tensor with updates added at indices, of which several may be equal.
+    """Add updates to a tensor at indices, which can repeat.
 
-    tensor [d1, ..., dn], indices [..., k] int64, updates [..., dk+1, ..., dn]; the sizes d2 to dk are known.
+    On a GPU with deterministic operations, this function sums segments, because TensorFlow would scatter on the host.
 
-    If operations must be deterministic, the host would compute the scatter of a GPU; a sum of segments stays there.
+    Args:
+        tensor: The tensor, [d1, ..., dn]. The sizes d2 to dk must be static.
+        indices: The indices, [..., k] int64.
+        updates: The values to add, [..., d(k + 1), ..., dn].
+        on_gpu: Whether the tensor is on a GPU.
     """
     if not (on_gpu and is_op_determinism_enabled()):
         return tf.tensor_scatter_nd_add(tensor, indices, updates)

@@ -1,4 +1,4 @@
-"""Recurrent layers: a stack with dropout, over a whole sequence or one step at a time, and the encoder made of them."""
+"""Recurrent layers: dropout, a stack of LSTM or GRU layers, and the recurrent encoder."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
 from chatbot.model.fast_recurrent import cudnn_sequence, lstm_sequence
-from chatbot.model.operations import joined, policy, with_gradient
+from chatbot.model.operations import POLICIES, concat_features, with_gradient
 from chatbot.model.sequences import Sequences, mirror, unpack
 
-PHILOX = 1  # the number of the generator in TensorFlow (Salmon et al., 2011)
+PHILOX = 1  # TensorFlow's constant for the random generator Philox (Salmon et al., 2011)
 
-# The numbers of the dropouts of a model. Those of a stack's or a Transformer's layers follow the first.
+# The number of the first dropout layer in the encoder, the decoder and so on. Later layers get consecutive numbers.
 FORWARD_ENCODER = 100
 BACKWARD_ENCODER = 200
 DECODER = 300
@@ -20,10 +20,13 @@ PROJECTION = 400
 
 
 class Dropout(keras.layers.Layer):
-    """Keeps each unit with probability keep_prob and scales it by 1 / keep_prob (Srivastava et al., 2014).
+    """Dropout (Srivastava et al., 2014) with masks that depend only on a random key and the layer's number.
 
-    keras.layers.Dropout has a seed variable, by which towers run one after another; here the mask is a function of the
-    key and the number of the layer, unique in the model.
+    keras.layers.Dropout has a seed variable, which would prevent several devices from running in parallel.
+
+    Args:
+        keep_prob: The probability of keeping a unit. Kept units are scaled by 1 / keep_prob.
+        number: The number of the layer, unique in the model.
     """
 
     def __init__(self, keep_prob: float, number: int) -> None:
@@ -33,51 +36,64 @@ class Dropout(keras.layers.Layer):
         self.number = number
 
     def call(self, inputs: tf.Tensor, key: tf.Tensor | None) -> tf.Tensor:
-        """inputs of any shape -> the same shape. key: [1] uint64; None returns the inputs, as outside training."""
+        """Apply dropout to a tensor of any shape.
+
+        Args:
+            inputs: The tensor.
+            key: The random key, [1] uint64, or None for no dropout.
+        """
         if key is None or self.rate == 0.0:
             return inputs
-        return kept(inputs, self.scales(tf.shape(inputs), key))
+        return apply_mask(inputs, self.draw_mask(tf.shape(inputs), key))
 
-    def several(self, number: int, inputs: tf.Tensor, key: tf.Tensor | None) -> list[tf.Tensor | None]:
-        """Return the factors of `number` dropouts of inputs of this shape, drawn at once; None for each without key."""
+    def draw_masks(self, number: int, inputs: tf.Tensor, key: tf.Tensor | None) -> list[tf.Tensor | None]:
+        """Draw several masks with the shape of `inputs`. Without a key, each mask is None."""
         if key is None or self.rate == 0.0:
             return [None] * number
         shape = tf.concat([[number], tf.shape(inputs)], 0)
-        factors: list[tf.Tensor | None] = tf.unstack(self.scales(shape, key), num=number)
-        return factors
+        masks: list[tf.Tensor | None] = tf.unstack(self.draw_mask(shape, key), num=number)
+        return masks
 
-    def scales(self, shape: tf.Tensor | list[Any], key: tf.Tensor) -> tf.Tensor:
-        """Return the factors of inputs of this shape, float32: 0 or 1 / keep_prob."""
+    def draw_mask(self, shape: tf.Tensor | list[Any], key: tf.Tensor) -> tf.Tensor:
+        """Draw a float32 mask, whose elements are 0 or 1 / keep_prob."""
         is_kept = uniform(shape, key, self.number) >= self.rate
         return tf.cast(is_kept, tf.float32) * (1.0 / (1.0 - self.rate))
 
 
-def kept(inputs: tf.Tensor, scales: tf.Tensor | None) -> tf.Tensor:
-    """Return inputs times the factors of a dropout, in the same shape; None: of none."""
-    if scales is None:
+def apply_mask(inputs: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
+    """Multiply a tensor by a dropout mask of the same shape, if there is one."""
+    if mask is None:
         return inputs
-    return with_gradient(lambda x: x * scales, lambda gradient: gradient * scales, inputs)
+    return with_gradient(lambda x: x * mask, lambda gradient: gradient * mask, inputs)
 
 
 def uniform(shape: tf.Tensor | list[Any], key: tf.Tensor, number: int) -> tf.Tensor:
-    """Return numbers drawn uniformly from [0, 1), float32, a function of the key and the number.
+    """Draw float32 numbers uniformly from [0, 1). They depend only on the arguments.
 
-    key: [1] uint64. number: the upper half of Philox's counter; the lower half counts the drawn blocks, so that
-    different numbers give different draws.
+    Args:
+        shape: The shape of the result.
+        key: The random key, [1] uint64.
+        number: The upper half of Philox's counter. Different numbers give different draws.
     """
     counter = tf.constant([0, number], tf.uint64)
     return tf.raw_ops.StatelessRandomUniformV2(shape=shape, key=key, counter=counter, alg=PHILOX)
 
 
-# One layer's state: [h, c] of an LSTM, [h] of a GRU, each [rows, units].
+# The state of a layer: [h, c] of an LSTM, [h] of a GRU, each [rows, units].
 State = list[tf.Tensor]
 
 
 def recurrent_layer(cell: str, inputs: int, units: int, precision: str = "float32") -> keras.layers.RNN:
-    """Return an LSTM or GRU layer with weights of zeros, which satisfies the conditions of cuDNN's fused kernels.
+    """Create an LSTM or GRU layer whose options are compatible with cuDNN, and whose weights are zeros.
 
-    Sequences must be right-padded, with at least one token in each row. The layer itself does not use cuDNN: Keras
-    would wherever the process sees a GPU, also for a model on the CPU.
+    Sequences must be padded on the right and have at least one token. The layer itself does not use cuDNN, because
+    Keras would use it even for a model on the CPU if the process sees a GPU.
+
+    Args:
+        cell: "lstm" or "gru".
+        inputs: The size of the inputs.
+        units: The size of the outputs.
+        precision: The precision of products; see `chatbot.model.operations`.
     """
     layer_class = {"lstm": keras.layers.LSTM, "gru": keras.layers.GRU}[cell]
     layer = layer_class(
@@ -85,8 +101,8 @@ def recurrent_layer(cell: str, inputs: int, units: int, precision: str = "float3
         return_sequences=True,
         return_state=True,
         use_cudnn=False,
-        dtype=policy(precision),
-        # The weights are drawn by `built_model`, or read from a checkpoint. Drawing orthogonal matrices here would take
+        dtype=POLICIES[precision],
+        # The weights are set later, by `build_model` or from a checkpoint. Drawing orthogonal matrices here would take
         # longer than reading the checkpoint.
         kernel_initializer="zeros",
         recurrent_initializer="zeros",
@@ -96,31 +112,36 @@ def recurrent_layer(cell: str, inputs: int, units: int, precision: str = "float3
 
 
 class Stack(keras.layers.Layer):
-    """Recurrent layers, with dropout before each.
+    """A stack of recurrent layers, with dropout before each layer.
 
-    settings.residual adds its inputs, before dropout, to the outputs of each layer but the first (Wu et al., 2016).
-    layers: their number. inputs: the size of the input vectors. first_dropout: the number of the first `Dropout`.
-    `lstm_sequence` computes them on packed tokens, else cuDNN on a GPU unless settings.plain_layers, else Keras.
+    With `settings.residual`, the input of each layer except the first is added to its output (Wu et al., 2016).
+
+    Packed inputs are computed by `lstm_sequence`. Padded inputs are computed by cuDNN on a GPU, or by Keras on a CPU
+    and with `settings.plain_layers`.
+
+    Args:
+        settings: The sizes and options of the model.
+        units: The size of the outputs.
+        first_dropout: The number of the first `Dropout`.
+        precision: The precision of products; see `chatbot.model.operations`.
+        on_gpu: Whether the computation runs on a GPU.
     """
 
     def __init__(
         self,
         settings: ModelSettings,
-        layers: int,
-        inputs: int,
         units: int,
         first_dropout: int,
         precision: str = "float32",
         on_gpu: bool = False,
     ) -> None:
         super().__init__()
-        sizes = [inputs, *[units] * (layers - 1)]
+        sizes = [settings.embedding_size, *[units] * (settings.num_layers - 1)]
         self.recurrent = [recurrent_layer(settings.cell, size, units, precision) for size in sizes]
-        numbers = range(first_dropout, first_dropout + layers)
-        self.dropouts = [Dropout(settings.keep_prob, number) for number in numbers]
+        self.dropouts = [Dropout(settings.keep_prob, first_dropout + i) for i in range(settings.num_layers)]
         self._settings = settings
         self._by_cudnn = on_gpu and not settings.plain_layers
-        self.built = True  # otherwise Keras traces `call` to build the layer
+        self.built = True  # Otherwise, Keras would trace `call` to build the layer.
 
     def call(
         self,
@@ -128,37 +149,43 @@ class Stack(keras.layers.Layer):
         initial: list[State],
         sequences: Sequences,
         key: tf.Tensor | None,
-        last: bool = True,
+        needs_states: bool = True,
     ) -> tuple[tf.Tensor, list[State]]:
-        """inputs [tokens, features] or [rows, time, features] -> outputs alike, and the last states.
+        """Run all layers over whole sequences.
 
-        The outputs at padding are undefined. The last states are those of each layer.
+        Args:
+            inputs: The packed inputs [tokens, features], or padded inputs [rows, time, features].
+            initial: The initial state of each layer.
+            sequences: The sequences, for their lengths and indices.
+            key: The random key of the dropout masks, [1] uint64, or None for no dropout.
+            needs_states: Whether to compute the final states. Without them, cuDNN is faster, because it can run all
+                rows to the same length.
 
-        initial: the first state of each layer. sequences: the lengths and indices of the rows. key: [1] uint64 draws
-        the dropout masks; None: no dropout. last: whether the last states are used. If not, they are undefined, and
-        cuDNN runs all rows to the same length, which is faster.
+        Returns:
+            The outputs in the layout of the inputs, undefined at padding, and the final state of each layer. The states
+            are undefined unless `needs_states` is True.
         """
-        if not last:
+        if not needs_states:
             sequences = sequences._replace(mask=None)
             if self._by_cudnn:
                 rows, time, _ = tf.unstack(tf.shape(inputs), num=3)
                 lengths = tf.fill([rows], time)
                 sequences = sequences._replace(packing=sequences.packing._replace(lengths=lengths))
         states: list[State] = []
-        outputs = inputs
-        for i, (layer, first) in enumerate(zip(self.recurrent, initial, strict=True)):
-            of_layer, state = self._layer(layer, self.dropouts[i](outputs, key), first, sequences)
-            outputs = outputs + of_layer if self._settings.residual and i > 0 else of_layer
+        x = inputs
+        for i, (layer, dropout, first) in enumerate(zip(self.recurrent, self.dropouts, initial, strict=True)):
+            outputs, state = self._run_layer(layer, dropout(x, key), first, sequences)
+            x = x + outputs if self._settings.residual and i > 0 else outputs
             states.append(state)
-        return outputs, states
+        return x, states
 
     def zero_states(self, rows: tf.Tensor, dtype: tf.DType) -> list[State]:
-        """Return a state of zeros for each layer. rows: scalar int32."""
-        states_of_layer = 2 if self._settings.cell == "lstm" else 1
+        """Return a zero state for each layer. The number of rows is a scalar int32 tensor."""
+        tensors = 2 if self._settings.cell == "lstm" else 1
         zeros = tf.zeros([rows, self.recurrent[0].units], dtype)
-        return [[zeros] * states_of_layer] * len(self.recurrent)
+        return [[zeros] * tensors] * len(self.recurrent)
 
-    def _layer(
+    def _run_layer(
         self,
         layer: keras.layers.RNN,
         inputs: tf.Tensor,
@@ -181,41 +208,48 @@ class Stack(keras.layers.Layer):
         return outputs, state
 
     def step(self, inputs: tf.Tensor, states: list[State]) -> tuple[tf.Tensor, list[State]]:
-        """Run one step without dropout: inputs [rows, features] -> outputs [rows, units], the state of each layer."""
+        """Run one step without dropout.
+
+        Args:
+            inputs: The inputs, [rows, features].
+            states: The state of each layer.
+
+        Returns:
+            The outputs, [rows, units], and the new state of each layer.
+        """
         new_states: list[State] = []
         outputs = inputs
         for i, (layer, state) in enumerate(zip(self.recurrent, states, strict=True)):
             results, new_state = layer.cell(outputs, state)
             results = tf.cast(results, inputs.dtype)
             outputs = outputs + results if self._settings.residual and i > 0 else results
-            new_states.append([tf.cast(x, inputs.dtype) for x in _as_list(new_state)])
+            new_states.append([tf.cast(x, inputs.dtype) for x in new_state])
         return outputs, new_states
 
 
-def _as_list(state: Any) -> State:
-    return list(state) if isinstance(state, (list, tuple)) else [state]
-
-
 class Encoder(keras.layers.Layer):
-    """A recurrent stack, or two stacks of rnn_size / 2 units that read in opposite directions."""
+    """The recurrent encoder: one stack, or two stacks of rnn_size / 2 units that read in opposite directions."""
 
     def __init__(self, settings: ModelSettings, precision: str = "float32", on_gpu: bool = False) -> None:
         super().__init__()
         units = settings.rnn_size // 2 if settings.bidirectional else settings.rnn_size
-
-        def stack(first_dropout: int) -> Stack:
-            sizes = settings.num_layers, settings.embedding_size, units
-            return Stack(settings, *sizes, first_dropout, precision, on_gpu)
-
-        self.forward = stack(FORWARD_ENCODER)
-        self.backward = stack(BACKWARD_ENCODER) if settings.bidirectional else None
+        self.forward = Stack(settings, units, FORWARD_ENCODER, precision, on_gpu)
+        self.backward = None
+        if settings.bidirectional:
+            self.backward = Stack(settings, units, BACKWARD_ENCODER, precision, on_gpu)
         self._on_gpu = on_gpu
         self.built = True
 
     def call(self, embedded: tf.Tensor, sequences: Sequences, key: tf.Tensor | None) -> tuple[tf.Tensor, list[State]]:
-        """embedded [tokens or rows, source, embedding] -> memory [rows, source, rnn_size], each layer's last state.
+        """Encode questions.
 
-        embedded: in the layout of the ids. key: [1] uint64 draws the dropout masks; None: no dropout.
+        Args:
+            embedded: The embedded questions, [tokens, embedding] or [rows, source, embedding].
+            sequences: The questions.
+            key: The random key of the dropout masks, [1] uint64, or None for no dropout.
+
+        Returns:
+            The outputs, [rows, source, rnn_size], and the final state of each layer.
         """
         packed = sequences.is_packed
         packing = sequences.packing
@@ -224,20 +258,20 @@ class Encoder(keras.layers.Layer):
         if self.backward is not None:
 
             def reverse(x: tf.Tensor) -> tf.Tensor:
-                """Reverse the real tokens. Padding stays on the right, as cuDNN requires."""
+                """Reverse the tokens but not the padding, which must remain on the right for cuDNN."""
                 return mirror(x, packing) if packed else tf.reverse_sequence(x, lengths, seq_axis=1)
 
-            # From the mask, because packing.lengths would have to be copied to a GPU.
+            # Counting the mask on a GPU avoids copying packing.lengths to the GPU.
             lengths = tf.reduce_sum(tf.cast(sequences.mask, tf.int64), 1) if self._on_gpu else packing.lengths
             backward_outputs, backward_states = self.backward(reverse(embedded), zeros, sequences, key)
-            outputs = joined(outputs, reverse(backward_outputs))
-            states = joined_states(states, backward_states)
+            outputs = concat_features(outputs, reverse(backward_outputs))
+            states = concat_states(states, backward_states)
         return unpack(outputs, packing) if packed else outputs, states
 
 
-def joined_states(forward: list[State], backward: list[State]) -> list[State]:
-    """Join the units of two stacks' states, all of one size, at once: an operation for each would make a GPU wait."""
-    pairs = [pair for of_layers in zip(forward, backward, strict=True) for pair in zip(*of_layers, strict=True)]
+def concat_states(forward: list[State], backward: list[State]) -> list[State]:
+    """Concatenate the states of two stacks along the units, in a single operation, which is faster on a GPU."""
+    pairs = [pair for layers in zip(forward, backward, strict=True) for pair in zip(*layers, strict=True)]
     parts = tf.stack([part for pair in pairs for part in pair], 1)  # [rows, 2 states, units]
     states = iter(tf.unstack(tf.reshape(parts, [-1, len(pairs), 2 * parts.shape[2]]), axis=1))
     return [[next(states) for _ in state] for state in forward]

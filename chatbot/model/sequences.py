@@ -1,10 +1,10 @@
-"""A batch of token sequences, and the indices between its two layouts: padded, and packed without padding.
+"""Batches of token sequences in two layouts, padded and packed, and the indices that convert between them.
 
-The packed layout is that of PyTorch's PackedSequence. Rows are sorted by length, the longest first. Tokens follow one
-another step by step, so that the rows with a token at one step are the first rows of the previous step.
+The packed layout, as in PyTorch's PackedSequence, contains no padding. Rows are sorted by length, longest first. The
+first tokens of all rows come first, then the second tokens, and so on.
 
-Fillers, of any value, follow the tokens up to a multiple of MULTIPLE: oneDNN compiles a kernel for every shape of a
-product. The indices are computed in NumPy before the step, or the host of a GPU would wait for each size of a tensor.
+Arbitrary values, called fillers, extend the packed tokens to a multiple of MULTIPLE, because oneDNN compiles a kernel
+for each matrix shape. NumPy computes the indices in advance, so a GPU never waits for their sizes.
 """
 
 from typing import Any, NamedTuple
@@ -16,36 +16,39 @@ import tensorflow as tf
 from chatbot.corpus.vocabulary import PAD
 from chatbot.model.operations import size_on_device, with_gradient
 
-# docs/experiments.md compares several values.
+# The number of packed tokens is a multiple of this number. docs/experiments.md compares several values.
 MULTIPLE = 16
 
 
 class Packing(NamedTuple):
-    """The indices between padded and packed tensors: arrays on the host, tensors in a graph.
+    """The indices that convert between padded and packed tensors. They are arrays on the host and tensors in a graph.
 
-    int32 are those that the host needs in the step, for sizes of tensors and for cuDNN; TensorFlow keeps int32 in the
-    host's memory. int64 are those that only the device needs, as indices.
-
-    In the shapes below, "tokens" includes the fillers. There is at least one filler.
+    TensorFlow keeps int32 tensors in host memory. The fields that the host needs are therefore int32, and those that
+    only the device needs are int64. In the shapes below, "tokens" includes the fillers, of which there is at least one.
     """
 
-    lengths: Any  # [rows] int32, the real tokens of each row
+    lengths: Any  # [rows] int32, the number of real tokens
     fillers: Any  # scalar int32, the number of fillers
-    # Begin and size for tf.slice at each step, [longest, 2, 2] int32, of matrices with these rows:
-    tokens_at: Any  # tokens: those of the step
-    ended_at: Any  # rows, the longest first: those whose last token is at the step
-    before: Any  # first states [rows] followed by tokens: those before the tokens of the step
-    order: Any  # [rows] int64, row numbers, the longest row first
-    inverse_order: Any  # [rows] int64, the place of each row in that order
-    to_packed: Any  # [tokens] int64, the padded position, row by row, of each token; 0 for fillers
-    to_padded: Any  # [rows, time] int64, the token of each padded position; a filler at padding
-    mirrored: Any  # [tokens] int64, the token at the same distance from the other end of the row; itself for fillers
-    previous: Any  # [tokens] int64, the row's token before each, in first states [rows] followed by tokens
+    # The `begin` and `size` arguments of tf.slice at each step, [longest, 2, 2] int32:
+    tokens_at: Any  # selects the tokens of the step from the packed tokens
+    ended_at: Any  # selects the rows that end at the step from the sorted rows
+    before: Any  # selects the predecessors of the step's tokens from the initial states, followed by the packed tokens
+    order: Any  # [rows] int64, row numbers sorted by length, longest first
+    inverse_order: Any  # [rows] int64, the position of each row in `order`
+    to_packed: Any  # [tokens] int64, the index of each token in the flattened padded ids; 0 for fillers
+    to_padded: Any  # [rows, time] int64, the token at each padded position; the first filler at padding
+    mirrored: Any  # [tokens] int64, the index of the token that has this position in the reversed row
+    previous: Any  # [tokens] int64, the index of each token's predecessor in the initial states, followed by the tokens
     last: Any  # [rows] int64, the last token of each row
 
 
-def packing_of(lengths: npt.NDArray[Any], time: int) -> Packing:
-    """Compute the packing of a batch. lengths: [rows], at least 1. time: the padded length."""
+def compute_packing(lengths: npt.NDArray[Any], time: int) -> Packing:
+    """Compute the packing of a batch.
+
+    Args:
+        lengths: The number of tokens in each row, at least 1, [rows].
+        time: The padded length.
+    """
     rows = len(lengths)
     longest = int(lengths.max())
     order = np.argsort(-lengths, kind="stable")
@@ -53,18 +56,19 @@ def packing_of(lengths: npt.NDArray[Any], time: int) -> Packing:
     inverse_order[order] = np.arange(rows)
     sorted_lengths = lengths[order]
     has_token = np.arange(longest)[:, None] < sorted_lengths  # [longest, rows]
-    step, row = np.nonzero(has_token)  # [tokens without fillers] each
-    counts = has_token.sum(axis=1)
-    starts = np.cumsum(counts) - counts
+    step, row = np.nonzero(has_token)  # [real tokens] each
+    counts = has_token.sum(axis=1)  # [longest]
+    starts = np.cumsum(counts) - counts  # [longest]
     tokens = len(step)
     fillers = MULTIPLE - tokens % MULTIPLE
     zeros = np.zeros(fillers, np.int64)
-    # The token of row r is starts[step] + r. The one before it is starts[step - 1] + r, or first state r.
-    previous_starts = np.concatenate([[-rows], starts])[step]
+    # At each step, the tokens of all unfinished rows are adjacent. At the first step, the predecessors are the initial
+    # states.
+    previous_starts = np.concatenate([[-rows], starts])[step]  # [real tokens]
     padded_starts = np.concatenate([starts, np.full(time - longest, tokens)])  # [time]
     is_token = np.arange(time) < lengths[:, None]  # [rows, time]
-    later_counts = np.append(counts[1:], 0)
-    mirrored = starts[sorted_lengths[row] - 1 - step] + row
+    later_counts = np.append(counts[1:], 0)  # [longest]
+    mirrored = starts[sorted_lengths[row] - 1 - step] + row  # [real tokens]
     return Packing(
         lengths=lengths.astype(np.int32),
         fillers=np.int32(fillers),
@@ -82,7 +86,7 @@ def packing_of(lengths: npt.NDArray[Any], time: int) -> Packing:
 
 
 def _slices(first: npt.NDArray[Any], number: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-    """Return tf.slice's begin and size, [steps, 2, 2], of these rows of matrices. first, number: [steps]."""
+    """Return the `begin` and `size` arguments of tf.slice for `number` rows starting at `first`, [steps, 2, 2]."""
     slices = np.zeros((len(first), 2, 2), np.int32)
     slices[:, 0, 0] = first
     slices[:, 1, 0] = number
@@ -90,78 +94,83 @@ def _slices(first: npt.NDArray[Any], number: npt.NDArray[Any]) -> npt.NDArray[np
     return slices
 
 
-def packed_array(padded: npt.NDArray[Any], packing: Packing, filler: Any) -> npt.NDArray[Any]:
-    """padded [rows, time] -> [tokens], on the host. filler: the value of the fillers."""
+def pack_array(padded: npt.NDArray[Any], packing: Packing, filler: Any) -> npt.NDArray[Any]:
+    """Pack an array [rows, time] to [tokens] on the host. Fillers get the value `filler`."""
     packed = padded.reshape(-1)[packing.to_packed]
     packed[len(packed) - packing.fillers :] = filler
     return packed
 
 
 def pack(padded: tf.Tensor, packing: Packing) -> tf.Tensor:
-    """[rows, time, features] -> [tokens, features]. The gradient with respect to fillers must be 0."""
-    return with_gradient(lambda x: _packed(x, packing), lambda gradient: _padded(gradient, packing), padded)
+    """Pack a tensor [rows, time, features] to [tokens, features].
+
+    The incoming gradient must be 0 at fillers.
+    """
+    return with_gradient(lambda x: _to_packed(x, packing), lambda gradient: _to_padded(gradient, packing), padded)
 
 
 def unpack(packed: tf.Tensor, packing: Packing) -> tf.Tensor:
-    """[tokens, features] -> [rows, time, features], at padding the first filler.
+    """Unpack a tensor [tokens, features] to [rows, time, features]. Padding gets the value of the first filler.
 
-    The gradient with respect to fillers is undefined; `lstm_sequence` does not use it.
+    The outgoing gradient is undefined at fillers, where `lstm_sequence` ignores it.
     """
-    return with_gradient(lambda x: _padded(x, packing), lambda gradient: _packed(gradient, packing), packed)
+    return with_gradient(lambda x: _to_padded(x, packing), lambda gradient: _to_packed(gradient, packing), packed)
 
 
 def mirror(packed: tf.Tensor, packing: Packing) -> tf.Tensor:
-    """[tokens, features] -> the same shape, with the tokens of each row in the opposite order."""
+    """Reverse the tokens of each row in a packed tensor [tokens, features]."""
 
-    def mirrored(x: tf.Tensor) -> tf.Tensor:
+    def reverse(x: tf.Tensor) -> tf.Tensor:
         return tf.gather(x, packing.mirrored)
 
-    return with_gradient(mirrored, mirrored, packed)
+    return with_gradient(reverse, reverse, packed)
 
 
 def rows_of_tokens(packing: Packing) -> tf.Tensor:
-    """Return the row of each packed token, [tokens] int64; 0 for fillers."""
+    """Return the row index of each packed token, [tokens] int64. Fillers have index 0."""
     return packing.to_packed // size_on_device(packing.to_padded[0])
 
 
-def _packed(padded: tf.Tensor, packing: Packing) -> tf.Tensor:
+def _to_packed(padded: tf.Tensor, packing: Packing) -> tf.Tensor:
     features = tf.shape(padded)[2] if padded.shape[2] is None else padded.shape[2]
     return tf.gather(tf.reshape(padded, [-1, features]), packing.to_packed)
 
 
-def _padded(packed: tf.Tensor, packing: Packing) -> tf.Tensor:
-    # A gather, because the scatter of TensorFlow's own gradient runs on one thread.
+def _to_padded(packed: tf.Tensor, packing: Packing) -> tf.Tensor:
+    # TensorFlow's own gradient would be slow, because its scatter operation uses a single thread.
     return tf.gather(packed, packing.to_padded)
 
 
 class Sequences(NamedTuple):
-    """Right-padded sequences: arrays on the host, tensors in a graph. Each row has at least one token."""
+    """A batch of sequences with at least one token each. The fields are arrays on the host and tensors in a graph."""
 
-    ids: Any  # [tokens] int64, packed, PAD at fillers; or [rows, time], padded
-    mask: Any  # [rows, time] bool, True at real tokens
+    ids: Any  # packed ids with PAD at fillers, [tokens] int64; or padded ids, [rows, time]
+    mask: Any  # True at tokens and False at padding, [rows, time] bool
     packing: Packing
 
     @property
     def is_packed(self) -> bool:
-        """Whether layers take packed vectors [tokens, features], not [rows, time, features]."""
+        """Whether the vectors of the tokens are packed [tokens, features] or padded [rows, time, features]."""
         return len(self.ids.shape) == 1
 
 
-def sequences_of(ids: npt.NDArray[Any], packed: bool) -> Sequences:
-    """Compute the indices of a batch.
+def make_sequences(ids: npt.NDArray[Any], packed: bool) -> Sequences:
+    """Create a batch from padded ids, on the host.
 
-    ids: [rows, time], padded with PAD on the right. packed: the layout of the ids in the result.
+    Args:
+        ids: The ids, padded with PAD on the right, [rows, time].
+        packed: Whether to pack the ids.
     """
     mask = ids != PAD
-    packing = packing_of(mask.sum(axis=1), ids.shape[1])
-    return Sequences((packed_array(ids, packing, PAD) if packed else ids).astype(np.int64), mask, packing)
+    packing = compute_packing(mask.sum(axis=1), ids.shape[1])
+    return Sequences((pack_array(ids, packing, PAD) if packed else ids).astype(np.int64), mask, packing)
 
 
 def padded_ids(sequences: Sequences) -> tf.Tensor:
-    """Return the ids in rows, [rows, time]; at padding PAD."""
+    """Return the ids of a batch as a padded tensor, [rows, time]."""
     return tf.gather(sequences.ids, sequences.packing.to_padded) if sequences.is_packed else sequences.ids
 
 
-def specs_of(arrays: Any) -> Any:
-    """Return the tf.TensorSpec of each array or tensor in a structure, for any sizes."""
+def unsized_specs(arrays: Any) -> Any:
+    """Return a tf.TensorSpec with unknown sizes for each array or tensor in a structure."""
     return tf.nest.map_structure(lambda x: tf.TensorSpec([None] * len(x.shape), x.dtype), arrays)

@@ -1,1 +1,1 @@
-"""Pretrained models: their settings, tokens and weights, in and out."""
+"""Reading and writing pretrained models: settings, tokens and weights."""

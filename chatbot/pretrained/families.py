@@ -1,4 +1,4 @@
-"""Families of pretrained encoder-decoder models, by the names that transformers gives to their settings and tensors."""
+"""The supported families of pretrained encoder-decoder models, with their settings and tensor names."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -9,7 +9,7 @@ from chatbot.config.model import TRANSFORMER, ModelSettings
 from chatbot.errors import UserError
 from chatbot.flags import flags_of
 
-# By the names that transformers give them in `activation_function` and `feed_forward_proj`.
+# The activations, by the values of `activation_function` and `feed_forward_proj` in config.json.
 ACTIVATIONS: Mapping[str, Mapping[str, Any]] = {
     "relu": {"activation": RELU},
     "gelu": {"activation": GELU},
@@ -19,22 +19,23 @@ ACTIVATIONS: Mapping[str, Mapping[str, Any]] = {
     "gated-gelu": {"activation": GELU_TANH, "gated": True},
     "gated-silu": {"activation": SILU, "gated": True},
 }
-# What files may have beside the weights: copies of the embedding, and what transformers do not read either.
-COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
-UNREAD = (
+# Tensors that are not read: copies of the embedding, and tensors that transformers also ignores.
+EMBEDDING_COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
+IGNORED = (
     "encoder.version",
     "decoder.version",
     "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
 )
-# Precedes all names but those of the output, except in files of models without an output.
-BASE = "model."
+# The prefix of all tensor names except the output projection's. Files without an output projection omit the prefix.
+PREFIX = "model."
 
 
 class Names(NamedTuple):
-    """The names of a family's tensors: of a part of a layer, without its ending; the others whole.
+    """The tensor names of a family. A name without ".weight" or ".bias" stands for both tensors.
 
-    {side} is encoder or decoder, {layer} a number from 0, {part} that of the part in its layer. What several names
-    have in one of our variables is joined. wide: where it is gated, its two products end in _0 and _1.
+    The placeholder {side} is replaced by encoder or decoder, {layer} by the index of the layer, and {part} by the index
+    of the sublayer in its layer. Several tensors are concatenated if they belong to one variable of our model. If the
+    feed-forward sublayer is gated, `wide` stands for two tensors, whose names end in _0 and _1.
     """
 
     embedding: str
@@ -53,45 +54,40 @@ class Names(NamedTuple):
 
 
 class Family(NamedTuple):
-    """What a model_type of config.json stands for.
+    """A family of models, which have the same model_type in config.json."""
 
-    sizes: the keys of settings of `ModelSettings` and `Form`. form: what all models of the family have. defaults: what
-    a config.json does not say, by transformers. scales_output: whether the logits may be scaled, as those of T5 before
-    version 1.1 are.
-    """
-
-    sizes: Mapping[str, str]
-    form: Mapping[str, Any]
+    sizes: Mapping[str, str]  # maps fields of `ModelSettings` and `Form` to keys of config.json
+    form: Mapping[str, Any]  # values of `Form` that are the same in all models of the family
     names: Names
-    defaults: Mapping[str, Any] = MappingProxyType({})
-    scales_output: bool = False
+    defaults: Mapping[str, Any] = MappingProxyType({})  # default values of keys of config.json
+    scales_output: bool = False  # whether some models scale their logits, as in T5 before version 1.1
 
 
-_IN_LAYER = BASE + "{side}.layers.{layer}."
+_LAYER = PREFIX + "{side}.layers.{layer}."
 BART_NAMES = Names(
-    embedding=BASE + "shared.weight",
-    attention=tuple(f"{_IN_LAYER}self_attn.{x}_proj" for x in ("q", "k", "v", "out")),
-    cross_attention=tuple(f"{_IN_LAYER}encoder_attn.{x}_proj" for x in ("q", "k", "v", "out")),
-    wide=f"{_IN_LAYER}fc1",
-    narrow=f"{_IN_LAYER}fc2",
-    attention_norm=f"{_IN_LAYER}self_attn_layer_norm",
-    cross_norm=f"{_IN_LAYER}encoder_attn_layer_norm",
-    wide_norm=f"{_IN_LAYER}final_layer_norm",
-    final_norm=BASE + "{side}.layer_norm",
-    positions=BASE + "{side}.embed_positions.weight",
-    embedding_norm=BASE + "{side}.layernorm_embedding",
+    embedding=PREFIX + "shared.weight",
+    attention=tuple(f"{_LAYER}self_attn.{x}_proj" for x in ("q", "k", "v", "out")),
+    cross_attention=tuple(f"{_LAYER}encoder_attn.{x}_proj" for x in ("q", "k", "v", "out")),
+    wide=f"{_LAYER}fc1",
+    narrow=f"{_LAYER}fc2",
+    attention_norm=f"{_LAYER}self_attn_layer_norm",
+    cross_norm=f"{_LAYER}encoder_attn_layer_norm",
+    wide_norm=f"{_LAYER}final_layer_norm",
+    final_norm=PREFIX + "{side}.layer_norm",
+    positions=PREFIX + "{side}.embed_positions.weight",
+    embedding_norm=PREFIX + "{side}.layernorm_embedding",
     output_bias="final_logits_bias",
 )
-_IN_BLOCK = "{side}.block.{layer}.layer."
+_BLOCK = "{side}.block.{layer}.layer."
 T5_NAMES = Names(
     embedding="shared.weight",
-    attention=tuple(f"{_IN_BLOCK}0.SelfAttention.{x}" for x in "qkvo"),
-    cross_attention=tuple(f"{_IN_BLOCK}1.EncDecAttention.{x}" for x in "qkvo"),
-    wide=f"{_IN_BLOCK}{{part}}.DenseReluDense.wi",
-    narrow=f"{_IN_BLOCK}{{part}}.DenseReluDense.wo",
-    attention_norm=f"{_IN_BLOCK}0.layer_norm",
-    cross_norm=f"{_IN_BLOCK}1.layer_norm",
-    wide_norm=f"{_IN_BLOCK}{{part}}.layer_norm",
+    attention=tuple(f"{_BLOCK}0.SelfAttention.{x}" for x in "qkvo"),
+    cross_attention=tuple(f"{_BLOCK}1.EncDecAttention.{x}" for x in "qkvo"),
+    wide=f"{_BLOCK}{{part}}.DenseReluDense.wi",
+    narrow=f"{_BLOCK}{{part}}.DenseReluDense.wo",
+    attention_norm=f"{_BLOCK}0.layer_norm",
+    cross_norm=f"{_BLOCK}1.layer_norm",
+    wide_norm=f"{_BLOCK}{{part}}.layer_norm",
     final_norm="{side}.final_layer_norm",
     positions="{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
 )
@@ -139,47 +135,60 @@ FAMILIES = {"bart": _BART, "mbart": _BART._replace(form={**_BART.form, "norm_fir
 
 
 def family_of(config: Mapping[str, Any], where: str) -> Family:
-    """Return the family of a pretrained model. config: its config.json. Raises UserError for one that is not known."""
+    """Return the family of a pretrained model.
+
+    Args:
+        config: The content of the model's config.json.
+        where: The path for error messages.
+
+    Raises:
+        UserError: The family is not supported.
+    """
     kind = str(config.get("model_type"))
     if kind not in FAMILIES:
-        raise UserError(f"{where}: model_type {kind!r} is not known; known are {', '.join(FAMILIES)}")
-    # Such as CPT, whose encoder is a BERT: transformers would read it as a BART with a random encoder.
+        raise UserError(f"{where}: model_type {kind!r} is not supported; choose one of {', '.join(FAMILIES)}")
+    # The model_type alone is not sufficient. For example, CPT has the model_type of BART but the encoder of BERT.
     classes = config.get("architectures")
     for name in map(str, classes if isinstance(classes, list) else ()):
         if not name.lower().startswith(tuple(FAMILIES)):
-            raise UserError(f"{where}: architecture {name} is not known; known are those of {', '.join(FAMILIES)}")
+            raise UserError(f"{where}: architecture {name} is not supported; choose one of {', '.join(FAMILIES)}")
     return FAMILIES[kind]
 
 
 def settings_of(config: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the values of `ModelSettings` of a pretrained model, by name.
+    """Return the values of `ModelSettings` for a pretrained model, by name.
 
-    config: its config.json. where: what messages name. Raises UserError for values that are missing or not allowed.
+    Args:
+        config: The content of the model's config.json.
+        where: The path for error messages.
+
+    Raises:
+        UserError: A value is missing or not supported.
     """
     family = family_of(config, where)
     config = {**family.defaults, **config}
     if config.get("num_decoder_layers") is None:
-        config["num_decoder_layers"] = config.get("num_layers")  # as transformers do
+        config["num_decoder_layers"] = config.get("num_layers")  # as transformers does
     if missing := [key for key in family.sizes.values() if key not in config]:
         raise UserError(f"{where}: no {missing[0]}; restore the file from where the model was published")
-    for key in ("attention_heads", "ffn_dim"):  # of which we have one for both
+    for key in ("attention_heads", "ffn_dim"):  # Our encoder and decoder have the same value.
         if config.get(f"encoder_{key}") != config.get(f"decoder_{key}"):
             raise UserError(f"{where}: encoder_{key} and decoder_{key} differ, which is not supported; choose another")
     flags = flags_of(ModelSettings)
-    values = {name: config[key] for name, key in family.sizes.items()}
-    of_model = {name: values.pop(name) for name in [*values] if name in flags}
-    for name, value in of_model.items():
+    form_values = {name: config[key] for name, key in family.sizes.items()}
+    values = {name: form_values.pop(name) for name in [*form_values] if name in flags}
+    for name, value in values.items():
         flags[name].check(value, f"{where}: {family.sizes[name]}")
     dropout = config.get("dropout", config.get("dropout_rate", 0.1))
     if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
-        raise UserError(f"{where}: dropout {dropout!r} is not from 0 to 1; restore the file")
+        raise UserError(f"{where}: dropout {dropout!r} must be from 0 to below 1; restore the file")
     kind = str(config.get("feed_forward_proj", config.get("activation_function")))
     if kind not in ACTIVATIONS:
-        raise UserError(f"{where}: activation {kind} is not known; known are {', '.join(ACTIVATIONS)}")
-    # Of version 1.1 on, the output matrix of a T5 is another one; newer files say it by a key of its own.
+        raise UserError(f"{where}: activation {kind} is not supported; choose one of {', '.join(ACTIVATIONS)}")
+    # T5 has a separate output projection since version 1.1. In newer files, a separate key indicates this.
     scales = family.scales_output and config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True))
     try:
-        form = Form(**{**family.form, **values, **ACTIVATIONS[kind]}, scaled_output=scales)
+        form = Form(**{**family.form, **form_values, **ACTIVATIONS[kind]}, scaled_output=scales)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
-    return {**of_model, "architecture": TRANSFORMER, "keep_prob": 1.0 - dropout, "form": form}
+    return {**values, "architecture": TRANSFORMER, "keep_prob": 1.0 - dropout, "form": form}

@@ -1,4 +1,4 @@
-"""A pretrained model: a folder as transformers save it, with config.json, tokenizer.json and its tensors."""
+"""Reads the folder of a pretrained model, as saved by transformers: config.json, tokenizer.json and the tensors."""
 
 import functools
 import re
@@ -10,20 +10,25 @@ from chatbot.config.corpus import PIECES
 from chatbot.corpus.pieces import REMEDY, TOKENIZER, VOCAB
 from chatbot.durable import read_json, write_file
 from chatbot.errors import UserError
-from chatbot.pretrained.families import BASE, family_of, settings_of
+from chatbot.pretrained.families import PREFIX, family_of, settings_of
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-TYPES = {"bfloat16", "float16", "float32", "float64"}
-# Of fine-tuning, as in the examples of transformers.
+DTYPES = {"bfloat16", "float16", "float32", "float64"}
+# The learning rate for fine-tuning, as in the examples of transformers.
 LEARNING_RATE = 5e-5
 
 
 class PretrainedModel:
-    """A folder with such a model. All but config.json is read when it is asked for.
+    """The folder of a pretrained model. Other files than config.json are read when they are needed.
 
-    config: what config.json says. Raises UserError for a family that is not known.
+    Args:
+        folder: The path of the folder.
+        config: The content of config.json.
+
+    Raises:
+        UserError: The family of the model is not supported.
     """
 
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
@@ -32,7 +37,11 @@ class PretrainedModel:
         self.family = family_of(config, str(folder / CONFIG))
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings of a run that begins with the model, by name. Raises UserError, as `settings_of`."""
+        """Return the training settings that this model requires or recommends, by name.
+
+        Raises:
+            UserError: config.json, the tensors or the tokenizer cannot be used.
+        """
         return {
             **settings_of(self.config, str(self.folder / CONFIG)),
             "tied_embeddings": not self.has_projection(),
@@ -43,7 +52,11 @@ class PretrainedModel:
         }
 
     def tokenizer(self) -> Path:
-        """Return the file of its tokenizer. Raises UserError for a folder without one."""
+        """Return the path of the tokenizer.
+
+        Raises:
+            UserError: The folder contains no tokenizer.
+        """
         for name in (TOKENIZER, VOCAB):
             if (self.folder / name).is_file():
                 return self.folder / name
@@ -51,7 +64,11 @@ class PretrainedModel:
         raise UserError(f"{self.folder}: neither {TOKENIZER} nor {VOCAB}; {remedy}")
 
     def has_projection(self) -> bool:
-        """Return whether it has an output matrix that is not its embedding. Raises UserError."""
+        """Return whether the model has an output projection that differs from the embedding.
+
+        Raises:
+            UserError: The tensors cannot be read.
+        """
         embedding = self.family.names.embedding
         projection = self.family.names.projection
         import numpy as np
@@ -60,17 +77,21 @@ class PretrainedModel:
 
     @functools.cached_property
     def tensors(self) -> dict[str, tuple[Path, str]]:
-        """The file of each tensor, and its name there. Raises UserError for files that are missing or damaged."""
-        found = _tensors(self.folder)
+        """The file of each tensor, and its name in this file. Raises UserError if a file is missing or damaged."""
+        files = _tensor_files(self.folder)
         embedding = self.family.names.embedding
-        base = BASE if embedding not in found and embedding.removeprefix(BASE) in found else ""
-        return {base + name: (path, name) for name, path in found.items()}
+        prefix = PREFIX if embedding not in files and embedding.removeprefix(PREFIX) in files else ""
+        return {prefix + name: (path, name) for name, path in files.items()}
 
     def tensor(self, name: str) -> Any:
-        """Return a tensor as an array of float32. Raises UserError."""
+        """Read a tensor as a float32 array.
+
+        Raises:
+            UserError: The tensor is missing or damaged, or its dtype is not supported.
+        """
         if name not in self.tensors:
             raise UserError(f"{self.folder}: no tensor {name}; {REMEDY}")
-        import ml_dtypes  # noqa: F401  # of TensorFlow: NumPy knows bfloat16 then
+        import ml_dtypes  # noqa: F401  # Adds bfloat16 to NumPy. It is a dependency of TensorFlow.
         from safetensors import SafetensorError, safe_open
 
         path, own_name = self.tensors[name]
@@ -79,21 +100,27 @@ class PretrainedModel:
                 tensor = file.get_tensor(own_name)
         except (SafetensorError, OSError, TypeError, AttributeError) as error:
             raise UserError(f"{path}: {own_name:.60} cannot be read ({str(error)[:40]}); {REMEDY}") from None
-        if str(tensor.dtype) not in TYPES:
+        if str(tensor.dtype) not in DTYPES:
             raise UserError(f"{path}: {own_name} is of type {tensor.dtype}; {REMEDY}")
         return tensor.astype("float32")
 
 
 def pretrained_model(name: str | None) -> PretrainedModel | None:
-    """Return the pretrained model of a folder, or of a name that huggingface_hub has or fetches; None without one.
+    """Open a pretrained model. If necessary, huggingface_hub downloads it.
 
-    name: of a folder, an attempt, or of a model there, such as fnlp/bart-base-chinese. Raises UserError for one that
-    cannot be fetched, or is of a family that is not known.
+    Args:
+        name: A folder, the name of an attempt, or a Hugging Face model id such as fnlp/bart-base-chinese.
+
+    Returns:
+        The model, or None if the name does not refer to a pretrained model.
+
+    Raises:
+        UserError: The download failed, config.json is damaged, or the family is not supported.
     """
     if name is None:
         return None
     is_folder = Path(name).exists() or not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name)
-    folder = Path(name) if is_folder else _fetched(name)
+    folder = Path(name) if is_folder else _download(name)
     try:
         config = read_json(folder / CONFIG)
     except (OSError, ValueError):
@@ -103,30 +130,34 @@ def pretrained_model(name: str | None) -> PretrainedModel | None:
     return PretrainedModel(folder, config) if isinstance(config, dict) and "model_type" in config else None
 
 
-@functools.lru_cache(maxsize=1)  # a start asks several times
-def _fetched(name: str) -> Path:
+@functools.lru_cache(maxsize=1)  # One command calls this function several times.
+def _download(name: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ModuleNotFoundError:
         raise UserError(
-            f"--init-from {name}: no such folder; to fetch a model of this name, run `pip install huggingface_hub`"
+            f"--init-from {name}: no such folder; to download a model of this name, run `pip install huggingface_hub`"
         ) from None
     try:
         return Path(snapshot_download(name, allow_patterns=["*.json", "vocab.txt", "*.safetensors"]))
-    except (OSError, ValueError) as error:  # of the network, or of a name that is not there
+    except (OSError, ValueError) as error:  # The network failed, or the name is unknown.
         reason = str(error).partition("\n")[0][:70]
-        raise UserError(f"--init-from {name}: no such folder, and it cannot be fetched ({reason})") from None
+        raise UserError(f"--init-from {name}: no such folder, and the download failed ({reason})") from None
 
 
 def write_tensors(folder: Path, tensors: Mapping[str, Any]) -> None:
-    """Write arrays by name into a folder, as transformers read them. Raises OSError."""
+    """Write named arrays to a file in a folder, in the format of transformers.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
     from safetensors.numpy import save
 
     write_file(folder / WEIGHTS, save(dict(tensors), {"format": "pt"}))
 
 
-def _tensors(folder: Path) -> dict[str, Path]:
-    """Return the file of each tensor in a folder. Raises UserError for files that are missing or damaged."""
+def _tensor_files(folder: Path) -> dict[str, Path]:
+    """Return the file of each tensor in a folder. Raises UserError if a file is missing or damaged."""
     if (folder / INDEX).is_file():
         try:
             names = dict(read_json(folder / INDEX)["weight_map"])
@@ -136,7 +167,7 @@ def _tensors(folder: Path) -> dict[str, Path]:
             if not isinstance(file, str) or Path(file).name != file or file in ("", ".", ".."):
                 raise UserError(f"{folder / INDEX}: {name!r:.40} is in {file!r:.40}, outside the folder; {REMEDY}")
             if not (name + file).isprintable():
-                raise UserError(f"{folder / INDEX}: {name!r:.40} in {file!r:.40} is no name; {REMEDY}")
+                raise UserError(f"{folder / INDEX}: {name!r:.40} in {file!r:.40} is not a valid name; {REMEDY}")
         return {name: folder / file for name, file in names.items()}
     path = folder / WEIGHTS
     if not path.is_file():

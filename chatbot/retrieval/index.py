@@ -1,9 +1,9 @@
-"""The training pairs of an attempt on disk, found by the similarity of their questions."""
+"""Finds training pairs with similar questions, in an index on disk."""
 
 import functools
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,33 +12,39 @@ from chatbot.corpus.pair_ids import Ragged
 from chatbot.corpus.vocabulary import EOS, Vocabulary
 from chatbot.durable import read_json
 from chatbot.errors import UserError
-from chatbot.retrieval.characters import CharacterIndex, WeighedText, similarities
+from chatbot.retrieval.characters import CharacterIndex, Doubles, similarities
+from chatbot.retrieval.embeddings import Vectors
+from chatbot.retrieval.text_cache import TextCache
+from chatbot.retrieval.vectors import Meaning, dots
 
-if TYPE_CHECKING:
-    from chatbot.retrieval.vectors import Meaning, Vectors
-
-# The arrays of the index, and of the pairs: the ids of questions and replies, their lengths, [pairs, 2], and the
-# log-probability of each token in replies, [vocabulary].
+# The names of the arrays in the `CharacterIndex`.
 ARRAYS = ("grams", "starts", "texts", "weights")
+# The file names of the other arrays: the ids of questions, the ids of replies, the lengths of both [pairs, 2], and the
+# unigram log-probability of each token in replies [vocabulary].
 PAIRS = QUESTIONS, REPLIES, LENGTHS, TOKENS = "questions", "replies", "lengths", "tokens"
 DESCRIPTION = "index.json"
-# Of the folder: the vectors of the pairs, if --embeddings was given, and the weights by which replies are judged.
+# Optional parts of the folder: the embeddings of the pairs, and the fitted weights of the judge.
 MEANING = "meaning"
 JUDGE = "judge.json"
-# Increase this whenever the files mean something else.
+# Increase this number when the format of the files changes.
 VERSION = 2
-# A reply with one of these is about a person, or a page, of another conversation.
+# Replies with one of these strings mention a person or a web page, so they do not fit other conversations.
 ELSEWHERE = ("@", "http://", "https://", "www.")
-# Several questions have the same reply: as many pairs are looked up for each reply that is wanted.
+# The number of pairs to retrieve per requested reply. It exceeds 1 because several pairs can have the same reply.
 PAIRS_PER_REPLY = 2
-# Pairs whose texts and characters are kept, about a kilobyte each: users ask about much the same things.
-KEPT_PAIRS = 10_000
+# The maximum number of pairs in the cache, which take about 1 kB each.
+MAX_CACHED_PAIRS = 10_000
 
 
 class Pair(NamedTuple):
-    """A question and a reply to it, with the ids of the reply, without begin and end symbols.
+    """A question and its reply, either a training pair or a reply that a user rated.
 
-    rating: "good" or "bad"; "" for a training pair. number: of a training pair.
+    Attributes:
+        question: The text of the question.
+        reply: The text of the reply.
+        ids: The token ids of the reply, without BOS and EOS.
+        rating: "good" or "bad", or an empty string for a training pair.
+        number: The index of a training pair, or None for a rated pair.
     """
 
     question: str
@@ -49,32 +55,53 @@ class Pair(NamedTuple):
 
 
 class Retrieved(NamedTuple):
-    """A reply that a person wrote to a question like the one that was asked."""
+    """A pair retrieved for the user's question, and its similarities to this question.
+
+    Without embeddings, `meaning`, `shared_meaning` and `fit` are 0.
+
+    Attributes:
+        pair: The pair.
+        similarity: The character similarity of the pair's question, from 0 (no common character) to 1 (equal).
+        meaning: The semantic similarity of the pair's question.
+        shared: The character similarity of the pair's reply.
+        shared_meaning: The semantic similarity of the pair's reply.
+        fit: The semantic similarity of the question that a learned linear map predicts from the reply.
+    """
 
     pair: Pair
-    similarity: float  # of the questions: 1 if they are equal, 0 if they share no character
-    meaning: float  # of the questions: 1 if they mean the same; 0 without embeddings
-    shared: float  # the similarity of the reply to the question that was asked
-    shared_meaning: float  # the same by meaning; 0 without embeddings
-    fit: float  # how like the question is to what precedes such replies; 0 without embeddings
+    similarity: float
+    meaning: float
+    shared: float
+    shared_meaning: float
+    fit: float
 
 
 class Retrieval:
-    """Replies to the most similar training questions. The arrays are mapped into memory; any thread may use them.
+    """A thread-safe, memory-mapped index that retrieves the replies to the most similar training questions.
 
-    folder: what `write_retrieval` wrote. Raises UserError for one that is damaged, or of another vocabulary.
+    Args:
+        folder: A folder written by `write_retrieval`.
+        vocabulary: The vocabulary of the attempt.
+        reads_meaning: Whether to load the embeddings of the pairs, if there are any.
 
-    is_validated: whether validation measured the model. meaning: the vectors of the pairs, if they were made. weights,
-    least: how replies are judged, and the score of the least that is given; None where nothing was learned of it.
+    Attributes:
+        is_validated: Whether the model of the attempt was validated.
+        meaning: The embeddings of the pairs, or None.
+        weights: The fitted weights of the judge, or None.
+        min_score: The fitted minimum score of a reply, or None.
+        key: Values that identify the indexed pairs.
+
+    Raises:
+        UserError: The folder is damaged, or belongs to a different vocabulary.
     """
 
-    is_rated = False  # whether ratings change what is offered
+    is_rated = False  # whether ratings affect the results
 
     def __init__(self, folder: Path, vocabulary: Vocabulary, reads_meaning: bool = True) -> None:
-        remedy = "remove that folder, and train this attempt again, which writes it"
+        remedy = "delete the folder, and train this attempt again, which writes it"
         try:
             description = read_json(folder / DESCRIPTION)
-            # As plain arrays: a slice of NumPy's class for mapped files takes several times as long.
+            # np.asarray converts memmap objects to plain arrays, which are several times faster to slice.
             arrays = {
                 name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False))
                 for name in (*ARRAYS, *PAIRS)
@@ -89,23 +116,23 @@ class Retrieval:
             is_whole = sizes_agree and description["version"] == VERSION
             judge = read_json(folder / JUDGE) if (folder / JUDGE).exists() else {}
             self.weights = {name: float(x) for name, x in judge["weights"].items()} if judge else None
-            self.least = None if judge.get("least") is None else float(judge["least"])
+            self.min_score = None if judge.get("least") is None else float(judge["least"])
         except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError):
             is_whole = False
         if not is_whole:
-            raise UserError(f"{folder}: damaged, or of another version; {remedy}")
+            raise UserError(f"{folder}: damaged, or of a different version; {remedy}")
         if not is_of_vocabulary:
-            raise UserError(f"{folder}: of another attempt, whose vocabulary differs; {remedy}")
+            raise UserError(f"{folder}: belongs to another attempt with a different vocabulary; {remedy}")
         self.is_validated = bool(description.get("validated", True))
-        self.key = {name: description.get(name) for name in ("corpus", "vocabulary", "most")}  # tells pairs apart
+        self.key = {name: description.get(name) for name in ("corpus", "vocabulary", "most")}
         reads_meaning &= (folder / MEANING).exists()
-        self.meaning = _meaning(folder / MEANING, len(lengths), self.key) if reads_meaning else None
-        self._index, self._vocabulary, self._of_tokens = index, vocabulary, arrays[TOKENS].tolist()
+        self.meaning = Meaning(folder / MEANING, len(lengths), self.key) if reads_meaning else None
+        self._index, self._vocabulary, self._token_log_probs = index, vocabulary, arrays[TOKENS].tolist()
         self._questions, self._replies = (
             Ragged.from_lengths(arrays[name], lengths[:, side]) for side, name in enumerate((QUESTIONS, REPLIES))
         )
-        self._pair = functools.lru_cache(KEPT_PAIRS)(self._read_pair)
-        self._kept: dict[str, WeighedText] = {}
+        self._pair = functools.lru_cache(MAX_CACHED_PAIRS)(self._read_pair)
+        self._weigh = TextCache(index.weigh, 2 * MAX_CACHED_PAIRS)
 
     def __len__(self) -> int:
         return len(self._questions)
@@ -118,59 +145,61 @@ class Retrieval:
         )
         return questions, replies
 
-    def nearest(self, questions: Sequence[str], number: int, without: Set[int] = frozenset()) -> list[list[Retrieved]]:
-        """Return for each question different replies to the most similar questions, the most similar first.
+    def nearest(self, questions: Sequence[str], number: int, excluded: Set[int] = frozenset()) -> list[list[Retrieved]]:
+        """Find the pairs whose questions are most similar to each question. Each reply occurs once, best first.
 
-        There are at most `number` by characters, and as many more by meaning. A reply whose most similar pair was rated
-        bad is left out. without: numbers of pairs that are left out, too.
+        A reply is excluded if the most similar pair with this reply was rated bad.
+
+        Args:
+            questions: The questions.
+            number: The maximum number of replies per question. With embeddings, there can be twice as many.
+            excluded: The indices of the pairs to ignore.
         """
         if self.meaning is None:
             vectors = [None] * len(questions)
-            most = number
+            limit = number
         else:
             vectors = [*self.meaning.vectors(questions)]
-            most = 2 * number
-        found = []
+            limit = 2 * number
+        results = []
         for question, vector in zip(questions, vectors, strict=True):
-            pairs = self._similar_pairs(question, vector, PAIRS_PER_REPLY * number + len(without))
-            pairs = [pair for pair in pairs if pair.number not in without]
-            different: dict[str, Retrieved] = {}
-            values = self._likenesses(question, vector, pairs)
+            pairs = self._similar_pairs(question, vector, PAIRS_PER_REPLY * number + len(excluded))
+            pairs = [pair for pair in pairs if pair.number not in excluded]
+            by_reply: dict[str, Retrieved] = {}
+            values = self._pair_similarities(question, vector, pairs)
             for i in np.argsort(-values[:, :2].sum(axis=1), kind="stable").tolist():
-                different.setdefault(pairs[i].reply, Retrieved(pairs[i], *values[i].tolist()))
-            found.append([one for one in different.values() if one.pair.rating != "bad"][:most])
-        return found
+                by_reply.setdefault(pairs[i].reply, Retrieved(pairs[i], *values[i].tolist()))
+            results.append([result for result in by_reply.values() if result.pair.rating != "bad"][:limit])
+        return results
 
-    def likeness(self, questions: Sequence[str], replies: Sequence[str]) -> npt.NDArray[np.float64]:
-        """Return how near replies are, each to its own question, at least one: [replies, 3], as in `Retrieved`."""
+    def likeness(self, questions: Sequence[str], replies: Sequence[str]) -> Doubles:
+        """Return `shared`, `shared_meaning` and `fit` (see `Retrieved`) of each reply to its question, [replies, 3]."""
         values = np.zeros([len(replies), 3])
-        for row, (asked, weighed) in enumerate(zip(self._weighed(questions), self._weighed(replies), strict=True)):
-            values[row, 0] = similarities(asked, [weighed])[0]
+        for row, (question, reply) in enumerate(zip(self._weigh(questions), self._weigh(replies), strict=True)):
+            values[row, 0] = similarities(question, [reply])[0]
         if self.meaning is not None:
             values[:, 1:] = self.meaning.likeness(self.meaning.vectors(questions), self.meaning.vectors(replies))
         return values
 
-    def _similar_pairs(self, question: str, vector: "Vectors | None", number: int) -> list[Pair]:
-        """Return the pairs with the most similar questions, of training about `number` by each measure."""
+    def _similar_pairs(self, question: str, vector: Vectors | None, number: int) -> list[Pair]:
+        """Return up to `number` pairs with the most similar questions by characters, and as many by embeddings."""
         numbers = self._index.nearest(question, number)[0].tolist()
         if self.meaning is not None and vector is not None:
             numbers += self.meaning.nearest(vector, number)
         return [self._pair(i) for i in dict.fromkeys(numbers)]
 
-    def _likenesses(self, question: str, vector: "Vectors | None", pairs: Sequence[Pair]) -> npt.NDArray[np.float64]:
-        """Return the similarities of pairs to a question, [pairs, 5], as in `Retrieved`."""
+    def _pair_similarities(self, question: str, vector: Vectors | None, pairs: Sequence[Pair]) -> Doubles:
+        """Return the similarities of pairs to a question, [pairs, 5], in the order of the fields of `Retrieved`."""
         values = np.zeros([len(pairs), 5])
         if not pairs:
             return values
         texts = [pair.question for pair in pairs], [pair.reply for pair in pairs]
-        asked, *weighed = self._weighed([question, *texts[0], *texts[1]])
-        values[:, [0, 2]] = similarities(asked, weighed).reshape(2, -1).T
+        weighted_question, *weighted_texts = self._weigh([question, *texts[0], *texts[1]])
+        values[:, [0, 2]] = similarities(weighted_question, weighted_texts).reshape(2, -1).T
         if self.meaning is not None and vector is not None:
-            from chatbot.retrieval.vectors import dots
-
             rated = np.array([pair.number is None for pair in pairs])
             numbers = [pair.number for pair in pairs if pair.number is not None]
-            questions, replies = self.meaning.of_pairs(numbers)
+            questions, replies = self.meaning.pair_vectors(numbers)
             values[~rated, 1] = dots(questions, vector)
             values[~rated, 3:] = self.meaning.likeness(vector, replies, numbers)
             if rated.any():
@@ -179,42 +208,24 @@ class Retrieval:
                 values[rated, 3:] = self.meaning.likeness(vector, replies)
         return values
 
-    def _weighed(self, texts: Sequence[str]) -> list[WeighedText]:
-        """Return the characters of texts, of which those that are looked up often are kept."""
-        kept = self._kept  # another thread may replace it
-        missing = [text for text in dict.fromkeys(texts) if text not in kept]
-        new = dict(zip(missing, self._index.weighed(missing), strict=True)) if missing else {}
-        weighed = [new[text] if text in new else kept[text] for text in texts]
-        if len(kept) + len(new) > 2 * KEPT_PAIRS:
-            self._kept = new
-        else:
-            kept.update(new)
-        return weighed
-
     def _read_pair(self, number: int) -> Pair:
         question, reply = (rows.row(number).tolist() for rows in (self._questions, self._replies))
         return Pair(self._vocabulary.text(question), self._vocabulary.text(reply), reply, number=number)
 
     def count(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> int:
-        """Return how many of some pairs are among these, with equal ids of the question and of the reply."""
+        """Return how many of the given pairs of question ids and reply ids are in the index."""
         sides = [Ragged.from_rows(rows) for rows in zip(*pairs, strict=True)]
         alike = np.flatnonzero(np.isin(_keys(self._questions, self._replies), _keys(*sides))).tolist()
         known = {(tuple(self._questions.row(i).tolist()), tuple(self._replies.row(i).tolist())) for i in alike}
         return sum((tuple(question), tuple(reply)) in known for question, reply in pairs)
 
     def log_probability(self, reply: Sequence[int]) -> float:
-        """Return the log-probability of a reply's ids and its end by the shares of tokens in all replies, in nats."""
-        return float(sum(self._of_tokens[token] for token in (*reply, EOS)))
-
-
-def _meaning(folder: Path, pairs: int, key: Mapping[str, Any]) -> "Meaning":
-    from chatbot.retrieval.vectors import Meaning  # for attempts with --embeddings alone
-
-    return Meaning(folder, pairs, key)
+        """Return the unigram log-probability of a reply, including EOS, in nats."""
+        return float(sum(self._token_log_probs[token] for token in (*reply, EOS)))
 
 
 def _keys(*sides: Ragged) -> npt.NDArray[np.uint64]:
-    """Return a number for each pair that equal pairs share, and few others: of its lengths, first and last ids."""
+    """Return a hash of each pair, computed from its lengths, first ids and last ids."""
     keys = np.zeros(len(sides[0]), np.uint64)
     for rows in sides:
         for part in (rows.lengths, rows.flat[rows.starts], rows.flat[rows.starts + rows.lengths - 1]):
@@ -223,5 +234,5 @@ def _keys(*sides: Ragged) -> npt.NDArray[np.uint64]:
 
 
 def load_retrieval(folder: Path, vocabulary: Vocabulary) -> Retrieval | None:
-    """Return the training pairs in a folder, or None if it does not exist. Raises UserError as `Retrieval`."""
+    """Load the index in a folder, or return None if the folder does not exist. Raises UserError if it is damaged."""
     return Retrieval(folder, vocabulary) if folder.exists() else None

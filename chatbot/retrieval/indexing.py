@@ -1,4 +1,4 @@
-"""Writes the index of an attempt's training pairs, which `index` reads, and their vectors."""
+"""Writes the retrieval index of an attempt's training pairs, and optionally their embeddings."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -28,6 +28,7 @@ from chatbot.retrieval.index import (
     VERSION,
     Retrieval,
 )
+from chatbot.retrieval.vectors import write_meaning
 
 
 def write_retrieval(
@@ -35,36 +36,47 @@ def write_retrieval(
     shards: Sequence[EncodedPairs],
     vocabulary: Vocabulary,
     corpus: str,
-    most: int,
+    max_pairs: int,
     cache: Path,
     validated: bool = True,
 ) -> None:
-    """Write the index of training pairs, unless the folder has it already. The folder is complete or absent.
+    """Write the index of training pairs atomically, unless the folder already contains it.
 
-    With validation, pairs with names or links in their replies are left out; without, they are answers. corpus: what
-    tells corpora apart. most: the number of pairs that are used, spread over all of them. cache: the folder in which
-    the index of a corpus is made once. validated: whether validation measures the model. Raises OSError, and UserError
-    if the disk is full.
+    If the model is validated, pairs are excluded if their replies contain names or links. Otherwise, all pairs are
+    indexed.
+
+    Args:
+        folder: The folder to write.
+        shards: The training pairs.
+        vocabulary: The vocabulary of the pairs.
+        corpus: A string that identifies the corpus.
+        max_pairs: The maximum number of pairs to index. If there are more, evenly spaced pairs are selected.
+        cache: The folder that caches the index for other attempts with the same corpus.
+        validated: Whether the model is validated.
+
+    Raises:
+        OSError: A file cannot be written.
+        UserError: The disk is full.
     """
-    description = {"version": VERSION, "corpus": corpus, "vocabulary": vocabulary.fingerprint(), "most": most}
+    description = {"version": VERSION, "corpus": corpus, "vocabulary": vocabulary.fingerprint(), "most": max_pairs}
     if not validated:
         description["validated"] = False
     if _is_written(folder, {**description, "validated": validated}):
         return
-    made = cache / f"retrieval-{key_of(**description)}"
-    with make_once(made) as part:
+    cached = cache / f"retrieval-{key_of(**description)}"
+    with make_once(cached) as part:
         if part:
-            _write_index(part, shards, vocabulary, most, description)
-    if not (made / DESCRIPTION).exists():  # no pair is left
+            _write_index(part, shards, vocabulary, max_pairs, description)
+    if not (cached / DESCRIPTION).exists():  # There were no pairs to index.
         return
     if (folder / MEANING).exists():
-        print(f"{folder / MEANING}: of other pairs, and removed; make it again with --embeddings")
+        print(f"{folder / MEANING}: removed, because the pairs have changed; create it again with --embeddings")
     part_folder = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(part_folder, ignore_errors=True)
     part_folder.mkdir()
     for name in (DESCRIPTION, *(f"{name}.npy" for name in (*ARRAYS, *PAIRS))):
-        shutil.copyfile(made / name, part_folder / name)
-    shutil.rmtree(folder, ignore_errors=True)  # only after the new index is on the disk
+        shutil.copyfile(cached / name, part_folder / name)
+    shutil.rmtree(folder, ignore_errors=True)  # The old index is kept until the new one is complete.
     part_folder.rename(folder)
 
 
@@ -72,13 +84,13 @@ def _write_index(
     folder: Path,
     shards: Sequence[EncodedPairs],
     vocabulary: Vocabulary,
-    most: int,
+    max_pairs: int,
     description: Mapping[str, Any],
 ) -> None:
-    """Write the files of an index into a folder; none if no pair is left."""
+    """Write the files of an index to a folder, unless there are no pairs to index."""
     keeps_all = not description.get("validated", True)
     total = sum(map(len, shards))
-    chosen = np.arange(min(most, total)) * total // min(most, total)
+    chosen = np.arange(min(max_pairs, total)) * total // min(max_pairs, total)
     texts: list[str] = []
     sides: list[tuple[Sequence[int], Sequence[int]]] = []
     first = 0
@@ -99,7 +111,7 @@ def _write_index(
     arrays = {name: getattr(index, name) for name in ARRAYS}
     for number, name in enumerate((QUESTIONS, REPLIES)):
         arrays[name] = Ragged.from_rows([pair[number] for pair in sides]).flat.astype(dtype_for(vocabulary))
-    counts = np.bincount(arrays[REPLIES], minlength=len(vocabulary)) + 1.0  # one more, for tokens without a reply
+    counts = np.bincount(arrays[REPLIES], minlength=len(vocabulary)) + 1.0  # Adding 1 avoids zero probabilities.
     counts[EOS] += len(sides)
     arrays[TOKENS] = np.log(counts / counts.sum()).astype(np.float32)
     arrays[LENGTHS] = np.array([[len(question), len(reply)] for question, reply in sides], np.uint16)
@@ -113,20 +125,25 @@ def _is_written(folder: Path, description: Mapping[str, Any]) -> bool:
         written = read_json(folder / DESCRIPTION)
     except (OSError, ValueError):
         return False
-    # Those that do not say it are of an attempt with validation.
+    # Descriptions of validated attempts lack the key "validated".
     return isinstance(written, dict) and description.items() <= {"validated": True, **written}.items()
 
 
 def index_by_meaning(folder: Path, vocabulary: Vocabulary, embeddings: str | None) -> None:
-    """Write, keep or remove the vectors of an attempt's pairs. Raises UserError, OSError.
+    """Write, keep or delete the embeddings of an attempt's training pairs.
 
-    folder: the index of the pairs. embeddings: --embeddings; None keeps what is there.
+    Args:
+        folder: The folder of the index.
+        vocabulary: The vocabulary of the attempt.
+        embeddings: The value of --embeddings, or None to keep any existing embeddings.
+
+    Raises:
+        UserError: The embedding model cannot be used.
+        OSError: A file cannot be written.
     """
     if embeddings == NONE:
         for name in (MEANING, f"{MEANING}.part"):
             shutil.rmtree(folder / name, ignore_errors=True)
     elif embeddings is not None:
-        from chatbot.retrieval.vectors import write_meaning
-
         retrieval = Retrieval(folder, vocabulary, reads_meaning=False)
         write_meaning(folder / MEANING, embeddings, retrieval.texts(), retrieval.key)

@@ -1,4 +1,4 @@
-"""Replies that people wrote to similar training questions, as a judge ranks them. It needs no TensorFlow."""
+"""Ranks replies that people wrote to similar training questions. TensorFlow is not required."""
 
 from collections.abc import Sequence
 from difflib import SequenceMatcher
@@ -8,26 +8,51 @@ import numpy as np
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.vocabulary import Vocabulary, question_of
-from chatbot.decoding.interface import IsWanted, Rows
-from chatbot.decoding.reply_text import Origin, Reply, before_stop
+from chatbot.decoding.interface import IdRows, IsWanted
+from chatbot.decoding.reply_text import Origin, Reply, cut_at_stop
 from chatbot.retrieval.index import Retrieval, Retrieved
-from chatbot.retrieval.judge import FEATURES, LEAST_SCORE, OF_MODEL, Judge
+from chatbot.retrieval.judge import FEATURES, MODEL_FEATURES, PLAUSIBLE_SCORE, Judge
 
-# The model reads as many replies, those that are best by the other features, and where that is not enough the most
-# common ones.
-SCORED = 10
-MOST_COMMON = 5
-# Added to the score of the answer to the very question, where the model does not judge: nothing may come before it.
+# The maximum number of replies that the model scores. The other features select these replies.
+MAX_SCORED = 10
+# The maximum number of common replies that the model also scores if no other reply is plausible.
+MAX_COMMON = 5
+# If the model features are ignored, this bonus ranks the replies to exactly the same question first.
 EXACT = 100.0
-# A reply that is more like the question repeats it: the share of characters in matching blocks.
-MOST_ALIKE = 0.75
+# A reply counts as a copy of the question if their similarity ratio (see difflib) exceeds this value.
+COPY_SIMILARITY = 0.75
+
+
+class _Candidate(NamedTuple):
+    """A candidate reply before the model scores it.
+
+    Attributes:
+        reply: The reply with its score without the model features.
+        before_model: The score by which candidates are selected for the model.
+    """
+
+    reply: Reply
+    before_model: float
+
+
+class _Judged(NamedTuple):
+    """A reply with its final score, and its log-probability given the question in nats."""
+
+    reply: Reply
+    log_probability: float
 
 
 class RetrievedReplies:
-    """Replies to similar training questions, the best first by a judge (Qiu et al., 2017, AliMe Chat).
+    """Retrieves the replies to similar training questions and ranks them with a judge (Qiu et al., 2017, AliMe Chat).
 
-    Where the judge's weights are the constants of an attempt without embeddings, and no reply has `LEAST_SCORE`, the
-    most probable reply as a whole is chosen: a common one, which fits more questions.
+    If no reply is plausible, replies are ranked by log-probability instead. This ranking favours common replies, which
+    fit many questions. It is only used without embeddings and with the default weights.
+
+    Args:
+        judge: The judge.
+        vocabulary: The vocabulary of the attempt.
+        retrieval: The index of the training pairs.
+        decoding: The decoding settings.
     """
 
     def __init__(self, judge: Judge, vocabulary: Vocabulary, retrieval: Retrieval, decoding: DecodingSettings) -> None:
@@ -36,109 +61,104 @@ class RetrievedReplies:
         self._retrieval = retrieval
         self._decoding = decoding
 
-    def ranked(self, questions: Rows, last_replies: Sequence[str], is_wanted: IsWanted) -> list[list[Reply]]:
-        """Return replies to training questions like each question, the best first, with their scores.
+    def ranked(self, questions: IdRows, last_replies: Sequence[str], is_wanted: IsWanted) -> list[list[Reply]]:
+        """Return the retrieved replies to each question with their scores, best first.
 
-        There are none where no training question is similar, or no reply has the least score of the attempt, and none
-        at all once is_wanted() is False. questions: the ids of each, at least one. last_replies: what the chatbot said
-        last before each question: it is not among them.
+        A question has no replies if it resembles no training question, or if no reply reaches the minimum score of the
+        attempt.
+
+        Args:
+            questions: The non-empty id sequence of each question.
+            last_replies: The chatbot's previous reply in each conversation, which is not returned again.
+            is_wanted: A callback that returns False to abort. All results are then empty.
         """
-        offers = [_different(*asked) for asked in zip(self._offers(questions), last_replies, strict=True)]
-        read = SCORED if self._judge.asks_model else None
-        best = self._judged(questions, [of_question[:read] for of_question in offers], is_wanted)
+        all_candidates = zip(self._find_candidates(questions), last_replies, strict=True)
+        candidates = [_distinct_candidates(*pair) for pair in all_candidates]
+        max_read = MAX_SCORED if self._judge.asks_model else None
+        best = self._score(questions, [group[:max_read] for group in candidates], is_wanted)
         chooses_common = [
-            self._judge.chooses_common and all(one.reply.score < LEAST_SCORE for one in judged) for judged in best
+            self._judge.chooses_common and all(main.reply.score < PLAUSIBLE_SCORE for main in judged) for judged in best
         ]
         others = [
-            self._most_common(of_question[read:]) if is_common else []
-            for of_question, is_common in zip(offers, chooses_common, strict=True)
+            self._most_common(group[max_read:]) if by_probability else []
+            for group, by_probability in zip(candidates, chooses_common, strict=True)
         ]
-        common = self._judged(questions, others, is_wanted)
+        common = self._score(questions, others, is_wanted)
         if not is_wanted():
             return [[] for _ in questions]
-        least = -np.inf if self._retrieval.least is None else self._retrieval.least
-        found = []
-        for one, other, is_common in zip(best, common, chooses_common, strict=True):
-            ordered = sorted([*one, *other], key=lambda x: -(x.log_probability if is_common else x.reply.score))
-            found.append([x.reply for x in ordered if x.reply.score >= least])
-        return found
+        min_score = -np.inf if self._retrieval.min_score is None else self._retrieval.min_score
+        results = []
+        for main, more, by_probability in zip(best, common, chooses_common, strict=True):
+            ordered = sorted([*main, *more], key=lambda x: -(x.log_probability if by_probability else x.reply.score))
+            results.append([x.reply for x in ordered if x.reply.score >= min_score])
+        return results
 
-    def _judged(
-        self, questions: Rows, offers: "Sequence[Sequence[_Offer]]", is_wanted: IsWanted
-    ) -> "list[list[_Judged]]":
-        """Return the replies offered to each question with what the model knows of them; any once not wanted."""
-        replies = [offer.reply.ids for of_question in offers for offer in of_question]
-        asked = [question for question, of_question in zip(questions, offers, strict=True) for _ in of_question]
-        features = iter(self._judge.of_model(asked, replies, is_wanted))
-        weights = self._judge.weights[-len(OF_MODEL) :]
+    def _score(
+        self, questions: IdRows, candidates: Sequence[Sequence[_Candidate]], is_wanted: IsWanted
+    ) -> list[list[_Judged]]:
+        """Add the weighted model features to the scores of the candidates for each question."""
+        replies = [candidate.reply.ids for group in candidates for candidate in group]
+        repeated_questions = [question for question, group in zip(questions, candidates, strict=True) for _ in group]
+        features = iter(self._judge.model_features(repeated_questions, replies, is_wanted))
+        weights = self._judge.weights[-len(MODEL_FEATURES) :]
 
-        def judged(reply: Reply) -> _Judged:
-            of_model = next(features)
-            score = reply.score + float(of_model @ weights)
-            return _Judged(reply._replace(score=score), float(of_model[0]) * (len(reply.ids) + 1))
+        def add_model_score(reply: Reply) -> _Judged:
+            model_features = next(features)
+            score = reply.score + float(model_features @ weights)
+            return _Judged(reply._replace(score=score), float(model_features[0]) * (len(reply.ids) + 1))
 
-        return [[judged(offer.reply) for offer in of_question] for of_question in offers]
+        return [[add_model_score(candidate.reply) for candidate in group] for group in candidates]
 
-    def _most_common(self, offers: "Sequence[_Offer]") -> "list[_Offer]":
-        return sorted(offers, key=lambda one: -self._retrieval.log_probability(one.reply.ids))[:MOST_COMMON]
+    def _most_common(self, candidates: Sequence[_Candidate]) -> list[_Candidate]:
+        ordered = sorted(candidates, key=lambda candidate: -self._retrieval.log_probability(candidate.reply.ids))
+        return ordered[:MAX_COMMON]
 
     def origin(self, question: Sequence[int], reply: str) -> Origin:
-        """Return the pair in which a reply to a question is looked up; that of a generated reply if it is in none."""
-        (offers,) = self._offers([question])
-        return next((offer.reply.origin for offer in offers if offer.reply.text == reply), Origin())
+        """Return the origin of a reply. It is empty if the reply cannot be retrieved for the question."""
+        (candidates,) = self._find_candidates([question])
+        return next((candidate.reply.origin for candidate in candidates if candidate.reply.text == reply), Origin())
 
-    def _offers(self, questions: Rows) -> "list[list[_Offer]]":
-        """Return the replies that may be given to each question. questions: ids."""
+    def _find_candidates(self, questions: IdRows) -> list[list[_Candidate]]:
+        """Return the candidate replies to each question."""
         texts = [self._vocabulary.text(question_of(question, self._vocabulary)) for question in questions]
         nearest = self._retrieval.nearest(texts, self._decoding.retrieved)
-        return [self._offers_of(*asked) for asked in zip(texts, nearest, strict=True)]
+        return [self._candidates_for(*pair) for pair in zip(texts, nearest, strict=True)]
 
-    def _offers_of(self, text: str, found: Sequence[Retrieved]) -> "list[_Offer]":
+    def _candidates_for(self, text: str, retrieved: Sequence[Retrieved]) -> list[_Candidate]:
         decoding = self._decoding
         weights = self._judge.weights
         matcher = SequenceMatcher(None, "", text, autojunk=False)
-        offers = list[_Offer]()
-        for pair, *values in found:
-            reply = before_stop(pair.reply, decoding.stop)
-            # It keeps to the settings of any reply, and does not repeat the question.
-            is_whole = bool(reply) and len(pair.ids) >= decoding.min_reply_length
-            repeats = self._retrieval.is_validated and is_copy(pair.reply, matcher)  # without, it is an answer
-            if is_whole and not any(word in pair.reply for word in decoding.ban) and not repeats:
+        candidates = list[_Candidate]()
+        for pair, *values in retrieved:
+            reply = cut_at_stop(pair.reply, decoding.stop)
+            # The decoding settings also apply to retrieved replies.
+            is_long_enough = bool(reply) and len(pair.ids) >= decoding.min_reply_length
+            # A reply must not repeat the question. Without validation, all training pairs are considered valid answers.
+            repeats = self._retrieval.is_validated and is_copy(pair.reply, matcher)
+            if is_long_enough and not any(word in pair.reply for word in decoding.ban) and not repeats:
                 score = float(np.dot(values, weights[: len(values)]))
                 if not self._judge.asks_model and pair.question == text:
                     score += EXACT
-                # A common reply is more probable, and its score without the model too low by as much.
+                # The selection already penalises common replies, because the model prefers them.
                 common = weights[FEATURES.index("common")] * self._retrieval.log_probability(pair.ids)
                 origin = Origin(pair.question, pair.rating == "good")
-                offers.append(_Offer(Reply(reply, score, pair.ids, origin), score + common / (len(pair.ids) + 1)))
-        return offers
+                candidates.append(
+                    _Candidate(Reply(reply, score, pair.ids, origin), score + common / (len(pair.ids) + 1))
+                )
+        return candidates
 
 
-class _Offer(NamedTuple):
-    """A reply with its score without the features of the model, and that by which the model is asked."""
-
-    reply: Reply
-    before_model: float
-
-
-class _Judged(NamedTuple):
-    """A reply with its score, and its log-probability in nats as a reply to the question."""
-
-    reply: Reply
-    log_probability: float
-
-
-def _different(offers: Sequence[_Offer], last_reply: str) -> list[_Offer]:
-    """Return the offers of different replies, the best first by what is known without the model."""
-    different: dict[str, _Offer] = {}
-    for offer in offers:  # of equal texts, cut by --stop, the one to the most similar question
-        if offer.reply.text != last_reply:
-            different.setdefault(offer.reply.text, offer)
-    return sorted(different.values(), key=lambda offer: -offer.before_model)
+def _distinct_candidates(candidates: Sequence[_Candidate], last_reply: str) -> list[_Candidate]:
+    """Remove duplicate candidates and the chatbot's last reply, and sort the remaining candidates, best first."""
+    by_text: dict[str, _Candidate] = {}
+    for candidate in candidates:  # Cutting at stop texts can create duplicates. The best-ranked one is kept.
+        if candidate.reply.text != last_reply:
+            by_text.setdefault(candidate.reply.text, candidate)
+    return sorted(by_text.values(), key=lambda candidate: -candidate.before_model)
 
 
 def is_copy(reply: str, matcher: "SequenceMatcher[str]") -> bool:
-    """Return whether a reply repeats the question, the second sequence of `matcher`, or nearly."""
+    """Return whether a reply is nearly a copy of the question, which is the second sequence of `matcher`."""
     matcher.set_seq1(reply)
-    ratios = matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio  # the first two are upper bounds
-    return all(ratio() > MOST_ALIKE for ratio in ratios)
+    ratios = matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio  # The first two are cheap upper bounds.
+    return all(ratio() > COPY_SIMILARITY for ratio in ratios)

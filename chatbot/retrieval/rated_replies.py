@@ -1,4 +1,4 @@
-"""Ratings of replies change what is looked up, without training. It needs no TensorFlow."""
+"""Applies users' ratings to retrieval immediately, without training. TensorFlow is not required."""
 
 import contextlib
 import threading
@@ -15,16 +15,16 @@ from chatbot.decoding.reply_text import MAX_CHARACTERS
 from chatbot.retrieval.characters import CharacterIndex, character_index
 from chatbot.retrieval.embeddings import Vectors
 from chatbot.retrieval.index import ELSEWHERE, Pair, Retrieval
-from chatbot.retrieval.ratings import OPERATOR, GivenReply, Rating, files_of, given_replies
+from chatbot.retrieval.ratings import OPERATOR, GivenReply, Rating, given_replies, rating_files
 from chatbot.retrieval.vectors import dots
 
-# By as many clients, more say the one of a reply than the other: none decides alone, nor against another.
-LEAST_MARGIN = 2
+# The minimum difference between the numbers of good and bad votes, so no single client can decide alone.
+MIN_MARGIN = 2
 _Key = tuple[str, str]  # a question and a reply
 
 
 class _Part(NamedTuple):
-    """Rated pairs, the newest first; the index of their questions, and their vectors, None without embeddings."""
+    """Some of the rated pairs, newest first, with the index of their questions and any embeddings."""
 
     keys: list[_Key]
     questions: CharacterIndex
@@ -32,14 +32,21 @@ class _Part(NamedTuple):
 
 
 class RatedRetrieval(Retrieval):
-    """The training pairs of an attempt, with the replies that were rated.
+    """Retrieves replies from the training pairs of an attempt and from rated replies.
 
-    A reply that was rated good is offered, as the reply to its question. A reply that was rated bad is not offered for
-    questions that are most like its question, or like the one that it was written to. The last rating of a client
-    counts. The operator's decides; without one, LEAST_MARGIN more clients say good than bad, or bad than good.
+    A reply rated good becomes a candidate for its question. A reply rated bad is rejected for the rated question, for
+    the training question it was retrieved from, and for questions that are more similar to these two than to any other
+    question with this reply.
 
-    folder, vocabulary: as for `Retrieval`. settings: those of the attempt. path: the file of ratings; what others
-    append is added. names: of the attempt, and of its export.
+    Only the last rating of each client counts. If the operator rated a reply, this rating decides. Otherwise, the
+    numbers of good and bad votes must differ by at least MIN_MARGIN.
+
+    Args:
+        folder: The folder of the index, written by `write_retrieval`.
+        vocabulary: The vocabulary of the attempt.
+        settings: The settings of the attempt.
+        path: The file of ratings. Ratings take effect as soon as they are appended to it.
+        names: The names of the attempt and of its export.
     """
 
     is_rated = True
@@ -51,15 +58,15 @@ class RatedRetrieval(Retrieval):
         self._path = path
         self._names = names
         self._lock = threading.Lock()
-        self._version: tuple[int, ...] = ()  # of the file that was read
-        self._forget()
+        self._version: tuple[int, ...] = ()  # inode, size and modification time of the file when it was last read
+        self._reset()
 
-    def _forget(self) -> None:
-        self._end = 0  # of what was read of the file
-        # By client; "": good as the reply that the training pair has anyway.
+    def _reset(self) -> None:
+        self._end = 0  # number of bytes of the file that have been read
+        # The vote of each client on each pair. An empty vote is a good rating of a training pair.
         self._votes: dict[_Key, dict[str, Rating | Literal[""]]] = {}
-        self._rated: dict[_Key, Pair | None] = {}  # those of all parts; None: no longer decided
-        self._parts: list[_Part] = []  # the newest first, each larger than the one before it
+        self._rated: dict[_Key, Pair | None] = {}  # pairs of all parts, or None if the votes no longer decide
+        self._parts: list[_Part] = []  # newest first, each larger than its predecessor
 
     def _similar_pairs(self, question: str, vector: Vectors | None, number: int) -> list[Pair]:
         keys: list[_Key] = []
@@ -68,64 +75,65 @@ class RatedRetrieval(Retrieval):
             if part.vectors is not None and vector is not None:
                 numbers += np.argsort(-dots(part.vectors, vector), kind="stable")[:number].tolist()
             keys += [part.keys[i] for i in numbers]
-        # The rating of a training pair is before it, and is the one that counts.
+        # Rated pairs come first, because only the first of several equal pairs is used.
         pairs = [pair for key in dict.fromkeys(keys) if (pair := self._rated.get(key))]
         return [*pairs, *super()._similar_pairs(question, vector, number)]
 
     def _read(self) -> list[_Part]:
-        """Return the rated pairs, as the files have them now."""
+        """Read any new ratings, and return all rated pairs."""
         with self._lock:
             version: tuple[int, ...] = ()
             with contextlib.suppress(OSError):
                 status = self._path.stat()
                 version = status.st_ino, status.st_size, status.st_mtime_ns
             if version != self._version:
-                if version[:1] != self._version[:1] or version[1:2] <= self._version[1:2]:  # nothing was appended
-                    self._forget()
+                # All ratings must be read again if the file changed in any way other than by appending.
+                if version[:1] != self._version[:1] or version[1:2] <= self._version[1:2]:
+                    self._reset()
                 self._version = version
                 with contextlib.suppress(OSError):
-                    self._add(given_replies(self._unread(), self._names))
+                    self._add_ratings(given_replies(self._read_new_lines(), self._names))
             return self._parts
 
-    def _unread(self) -> bytes:
-        """Return the lines of the file that were not read; if none was, also those of full files. Raises OSError."""
-        contents = [file.read_bytes() for file in files_of(self._path)[-1 if self._end else 0 :]]
+    def _read_new_lines(self) -> bytes:
+        """Return the complete lines that have not been read yet. The first call also reads the older files."""
+        contents = [file.read_bytes() for file in rating_files(self._path)[-1 if self._end else 0 :]]
         unread = b"".join(contents)[self._end :]
         lines = unread[: unread.rfind(b"\n") + 1]
         self._end = sum(map(len, contents[-1:])) - len(unread) + len(lines)
         return lines
 
-    def _add(self, ratings: Iterable[GivenReply]) -> None:
-        """Count ratings, and index the pairs that they decide."""
+    def _add_ratings(self, ratings: Iterable[GivenReply]) -> None:
+        """Count ratings, and index the pairs that are now decided."""
         changed: list[_Key] = []
         for question, reply, rating, written_to, client in ratings:
-            asked = self._vocabulary.text(self._vocabulary.ids(self._tokens_of(question))[: self._max_length])
-            for text in filter(None, (written_to, asked)):
+            rated_question = self._vocabulary.text(self._vocabulary.ids(self._tokens_of(question))[: self._max_length])
+            for text in filter(None, (written_to, rated_question)):
                 votes = self._votes.setdefault((text, reply), {})
-                is_new = text == asked or rating == "bad" or votes.get(client) == "good"
+                is_new = text == rated_question or rating == "bad" or votes.get(client) == "good"
                 votes[client] = rating if is_new else ""
                 changed.append((text, reply))
-        decided = {key: self._decided(*key) for key in changed[::-1]}  # the newest first
-        if keys := [key for key, pair in decided.items() if pair and key not in self._rated]:
+        decisions = {key: self._decide(*key) for key in changed[::-1]}  # newest first
+        if keys := [key for key, pair in decisions.items() if pair and key not in self._rated]:
             self._add_part(keys)
-        self._rated |= {key: pair for key, pair in decided.items() if pair or key in self._rated}
+        self._rated |= {key: pair for key, pair in decisions.items() if pair or key in self._rated}
 
     def _add_part(self, keys: list[_Key]) -> None:
-        """Add a part, joined with those that are not larger, so that a pair is indexed once for each doubling."""
+        """Index pairs as a new part, and merge smaller parts into it. This way, pairs are rarely indexed again."""
         vectors = self.meaning.vectors([question for question, _ in keys]) if self.meaning else None
-        parts = [*self._parts]  # another thread may read the old list
+        parts = [*self._parts]  # Copy the list, because another thread may be reading it.
         while parts and len(parts[0].keys) <= len(keys):
             part = parts.pop(0)
             keys = [*keys, *part.keys]
             vectors = None if vectors is None or part.vectors is None else np.concatenate([vectors, part.vectors])
         self._parts = [_Part(keys, character_index([question for question, _ in keys]), vectors), *parts]
 
-    def _decided(self, question: str, reply: str) -> Pair | None:
-        """Return the pair that is offered or not offered by its ratings; None if they decide nothing."""
+    def _decide(self, question: str, reply: str) -> Pair | None:
+        """Return the pair with the rating that its votes decide, or None if they do not decide."""
         votes = self._votes[question, reply]
-        counted = [votes[OPERATOR]] * LEAST_MARGIN if OPERATOR in votes else [*votes.values()]
-        margin = len(counted) - 2 * counted.count("bad")
-        if abs(margin) < LEAST_MARGIN or (margin > 0 and "good" not in counted):
+        effective = [votes[OPERATOR]] * MIN_MARGIN if OPERATOR in votes else [*votes.values()]
+        margin = len(effective) - 2 * effective.count("bad")
+        if abs(margin) < MIN_MARGIN or (margin > 0 and "good" not in effective):
             return None
         rating: Rating = "good" if margin > 0 else "bad"
         ids = self._vocabulary.reply_ids(self._tokens_of(reply)) if rating == "good" else []

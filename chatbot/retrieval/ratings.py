@@ -1,15 +1,19 @@
-"""The file of ratings of replies, which train.py --data reads, one JSON object a line.
+"""Reads and writes the file of ratings, a JSON Lines file that is also valid training data for train.py.
 
-A reply rated good is the answer of its pair. A reply rated bad has another name, so that training leaves it out:
+A reply rated good has the key "answer". A reply rated bad has the key "rejected", which training ignores:
 
     {"written_to": ..., "history": [[question, reply], ...], "question": ..., "answer": ..., "rating": "good", ...}
     {"written_to": ..., "history": [[question, reply], ...], "question": ..., "rejected": ..., "rating": "bad", ...}
 
-They end in "model", "client" and "time". "written_to" is the question of the pair that the reply was looked up in, ""
-if the model generated it. It is absent where a rating may not change replies: of a client without a key, or of a reply
-that the model is not known to have given. "client" tells clients apart; it is absent for the operator.
+The other keys are:
 
-The line of a rating that was corrected is blank. A full file gets a number, NAME-0001.jsonl, and stays; another begins.
+- "written_to": The question of the pair from which the reply was retrieved, or an empty string if the model generated
+  the reply. The key is missing if the rating must not affect replies. This is the case if the client has no API key, or
+  if it is unknown whether the model gave this reply.
+- "client": A hash that identifies the client. The key is missing if the operator rated the reply.
+- "model" and "time": The name of the model, and the time of the rating.
+
+When a rating is corrected, the old line is overwritten with spaces. Full files are renamed to NAME-0001.jsonl, etc.
 """
 
 import contextlib
@@ -28,23 +32,31 @@ import filelock
 from chatbot.durable import write_file
 from chatbot.errors import UserError
 
-# Bytes of a line, and of a file before another begins.
-LARGEST_RATING = 2**12
-LARGEST_FILE = 2**24
+# The maximum sizes of a line and of a file, in bytes.
+MAX_RATING_BYTES = 2**12
+MAX_FILE_BYTES = 2**24
 
 Rating = Literal["good", "bad"]
 
-OPERATOR = ""  # the client of ratings in the terminal, which decide alone
+OPERATOR = ""  # the client of ratings in the terminal, which override all other ratings
 
 _lock = threading.Lock()
 
 
 class TooLongError(UserError):
-    """A question and a reply are too long for a rating."""
+    """Raised if a question and its reply are too long for a line in the file of ratings."""
 
 
 class GivenReply(NamedTuple):
-    """A reply that a model has given, and its rating. written_to: as in the file. client: a hash, or OPERATOR."""
+    """A reply given by a model, and its rating.
+
+    Attributes:
+        question: The question.
+        reply: The reply.
+        rating: "good" or "bad".
+        written_to: The question of the pair from which the reply was retrieved, or an empty string.
+        client: The hash that identifies the client, or OPERATOR.
+    """
 
     question: str
     reply: str
@@ -53,7 +65,7 @@ class GivenReply(NamedTuple):
     client: str = OPERATOR
 
 
-def rating_of(
+def rating_record(
     question: str,
     reply: str,
     history: Sequence[str],
@@ -64,15 +76,23 @@ def rating_of(
     written_to: str | None = None,
     time: str | None = None,
 ) -> dict[str, Any]:
-    """Return the record of a rated reply.
+    """Create the record of a rated reply.
 
-    history: the turns before the question, alternately question and reply. client: who rates, an address or a key, of
-    which the record has a hash; None: the operator. written_to: as in the file; None: absent. time: in ISO 8601;
-    None: now.
+    Args:
+        question: The question.
+        reply: The reply.
+        history: The previous turns, alternating between question and reply.
+        rating: "good" or "bad".
+        model: The name of the model.
+        client: The address or key of the client, or None for the operator. Only a hash of it is stored.
+        written_to: The value of the key "written_to", or None to omit this key.
+        time: The time of the rating in ISO 8601 format, or None for the current time.
     """
     return {
         **({} if written_to is None else {"written_to": written_to}),
-        "history": [[*turn] for turn in zip(history[::2], history[1::2], strict=False)],  # none without a reply
+        "history": [
+            [*turn] for turn in zip(history[::2], history[1::2], strict=False)
+        ],  # A final question without a reply is excluded.
         "question": question,
         "answer" if rating == "good" else "rejected": reply,
         "rating": rating,
@@ -83,53 +103,64 @@ def rating_of(
 
 
 def append_rating(path: Path, record: Mapping[str, Any], replaced: Mapping[str, Any] | None = None) -> None:
-    """Append a record to a file, and make the line of the record that it replaces blank, if the file has it.
+    """Append a record to the file of ratings. The record that it replaces, if any, is overwritten with spaces.
 
-    Of a history that makes it too long, the last turns are kept. Any thread and process may call this. Raises UserError
-    if the record cannot be written, TooLongError if it is too long without a history.
+    If the record is too long, only the last turns of its history are kept. Several threads and processes can append to
+    the same file.
+
+    Args:
+        path: The file of ratings.
+        record: The record of the new rating.
+        replaced: The record of an earlier rating of the same reply.
+
+    Raises:
+        UserError: The record cannot be written.
+        TooLongError: The record is too long even without its history.
     """
-    line = _line_of({**record, "history": _last_turns(record)})
-    if len(line) > LARGEST_RATING:
-        raise TooLongError(f"a rating of {len(line):,} bytes, of at most {LARGEST_RATING:,}; rate a shorter reply")
+    line = _encode_line({**record, "history": _last_turns(record)})
+    if len(line) > MAX_RATING_BYTES:
+        raise TooLongError(f"a rating of {len(line):,} bytes exceeds {MAX_RATING_BYTES:,} bytes; rate a shorter reply")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _lock_of(path):
-            if path.exists() and path.stat().st_size + len(line) > LARGEST_FILE:
-                number = 1 + max((int(full.stem[-4:]) for full in files_of(path)[:-1]), default=0)
+        with _lock_file(path):
+            if path.exists() and path.stat().st_size + len(line) > MAX_FILE_BYTES:
+                number = 1 + max((int(full.stem[-4:]) for full in rating_files(path)[:-1]), default=0)
                 path.rename(path.with_stem(f"{path.stem}-{number:04}"))
             with path.open("a+b") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
-                if file.read(1) not in (b"", b"\n"):  # an editor saved the file without an end of its last line
+                if file.read(1) not in (b"", b"\n"):  # An editor may have removed the last newline.
                     line = b"\n" + line
-                file.write(line)  # one write: another process may append, too
+                file.write(line)  # Write everything in one call, because other programs can also append.
             if replaced is not None:
-                _blank(files_of(path)[:-3:-1], replaced)  # the one that was full last may have it
+                _blank_line(rating_files(path)[:-3:-1], replaced)  # The record can also be in the previous file.
     except OSError as error:
-        raise UserError(f"{path}: the rating cannot be written: {error.strerror}; check the disk") from error
+        raise UserError(f"{path}: the rating cannot be written ({error.strerror}); check the disk") from error
 
 
 def _last_turns(record: Mapping[str, Any]) -> list[Any]:
-    """Return the last turns of the history of a record that fit in its line."""
-    bytes_left = LARGEST_RATING - len(_line_of({**record, "history": []}))
-    kept = []
+    """Return the last turns of a record's history that fit into a line of the file."""
+    bytes_left = MAX_RATING_BYTES - len(_encode_line({**record, "history": []}))
+    turns = []
     for turn in reversed(record["history"]):
-        bytes_left -= len(_json(turn)) + len(b", ")
+        bytes_left -= len(_encode_json(turn)) + len(b", ")
         if bytes_left < 0:
             break
-        kept.append(turn)
-    return kept[::-1]
+        turns.append(turn)
+    return turns[::-1]
 
 
-def files_of(path: Path) -> list[Path]:
-    """Return the files of ratings that there are, the oldest first: the full ones, and the one that grows."""
+def rating_files(path: Path) -> list[Path]:
+    """Return the existing files of ratings in chronological order, ending with the current file."""
     full = path.parent.glob(f"{glob.escape(path.stem)}-{4 * '[0-9]'}{path.suffix}")
     return [file for file in (*sorted(full), path) if file.is_file()]
 
 
 def given_replies(content: bytes, names: Collection[str]) -> Iterator[GivenReply]:
-    """Yield the rated replies that a model with one of these names has given, the oldest first.
+    """Yield the rated replies of a model, oldest first.
 
-    content: lines of a file. Damaged ones are left out.
+    Args:
+        content: Lines of the file of ratings. Damaged lines are skipped.
+        names: All names of the model.
     """
     for line in content.split(b"\n"):
         if b'"written_to"' not in line:
@@ -139,34 +170,38 @@ def given_replies(content: bytes, names: Collection[str]) -> Iterator[GivenReply
             rating = record["rating"]
             reply = record[{"good": "answer", "bad": "rejected"}[rating]]
             given = GivenReply(record["question"], reply, rating, record["written_to"], record.get("client", OPERATOR))
-            "".join(given).encode()  # or an error: texts that can be written
-        except (ValueError, LookupError, TypeError, RecursionError):  # damaged
+            "".join(given).encode()  # raises ValueError for lone surrogates
+        except (ValueError, LookupError, TypeError, RecursionError):
             continue
         if record.get("model") in names:
             yield given
 
 
 def rename_model(path: Path, old: str, new: str) -> int:
-    """Give the ratings of a model to its new name, and return their number. Any process may append meanwhile.
+    """Rename a model in all of its ratings. Other processes can append ratings at the same time.
 
-    Raises OSError.
+    Returns:
+        The number of changed ratings.
+
+    Raises:
+        OSError: A file cannot be read or written.
     """
-    if not files_of(path):
+    if not rating_files(path):
         return 0
     count = 0
-    with _lock_of(path):
-        for file in files_of(path):
+    with _lock_file(path):
+        for file in rating_files(path):
             lines = file.read_bytes().split(b"\n")
             for number, line in enumerate(lines):
-                if _json(old) in line and (record := _renamed(line, old, new)):
-                    lines[number] = _line_of(record)[:-1]
-                    count = count + 1
+                if _encode_json(old) in line and (record := _rename_in_line(line, old, new)):
+                    lines[number] = _encode_line(record)[:-1]
+                    count += 1
             write_file(file, b"\n".join(lines))
     return count
 
 
-def _renamed(line: bytes, old: str, new: str) -> dict[str, Any] | None:
-    """Return the record of a line with the new name of a model; None if it has not the old one, or is damaged."""
+def _rename_in_line(line: bytes, old: str, new: str) -> dict[str, Any] | None:
+    """Return the record of a line with the new model name, or None if the line is damaged or of another model."""
     try:
         record = json.loads(line)
         return {**record, "model": new} if record.get("model") == old else None
@@ -175,27 +210,26 @@ def _renamed(line: bytes, old: str, new: str) -> dict[str, Any] | None:
 
 
 @contextlib.contextmanager
-def _lock_of(path: Path) -> Iterator[None]:
-    """Hold a file of ratings, against other threads and processes. Raises OSError."""
+def _lock_file(path: Path) -> Iterator[None]:
+    """Lock the file of ratings against other threads and processes."""
     with _lock, filelock.FileLock(path.with_name(f".{path.name}.lock")):
         yield
 
 
-def _line_of(record: Mapping[str, Any]) -> bytes:
-    return _json(record) + b"\n"
+def _encode_line(record: Mapping[str, Any]) -> bytes:
+    return _encode_json(record) + b"\n"
 
 
-def _json(value: object) -> bytes:
+def _encode_json(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
 
 
-def _blank(files: Sequence[Path], record: Mapping[str, Any]) -> None:
-    """Overwrite the line of a record with spaces in the first file that has it, so that no line moves.
+def _blank_line(files: Sequence[Path], record: Mapping[str, Any]) -> None:
+    """Overwrite the line of a record with spaces in the first file that contains this record.
 
-    The time tells the ratings of equal replies apart. What is before the question may differ: ratings of the turns
-    before it change the history.
+    The history is not compared, because it may have been shortened. The time distinguishes ratings of equal replies.
     """
-    end = _line_of({name: value for name, value in record.items() if name not in ("written_to", "history")})[1:]
+    end = _encode_line({name: value for name, value in record.items() if name not in ("written_to", "history")})[1:]
     for path in files:
         lines = path.read_bytes()
         status = path.stat()
@@ -205,5 +239,7 @@ def _blank(files: Sequence[Path], record: Mapping[str, Any]) -> None:
             with path.open("r+b") as file:
                 file.seek(begin)
                 file.write(b" " * (start + len(end) - begin))
-            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))  # who reads what was appended knows it
+            # Restore the modification time, so readers do not read the whole file again. The appended line already
+            # tells them about the correction.
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
             return

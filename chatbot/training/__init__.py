@@ -1,1 +1,1 @@
-"""Training: data, devices, the gradient function, variable updates, the loop, checkpoints and metrics."""
+"""Training: data, devices, gradients, variable updates, the training loop, checkpoints and metrics."""

@@ -1,4 +1,4 @@
-"""--dry-run: what a run would train, in how much memory and time, by a few measured steps. Nothing is written."""
+"""--dry-run: estimates the memory and time of a run by measuring a few steps, without writing any files."""
 
 import itertools
 import time
@@ -9,41 +9,45 @@ from typing import Any
 
 import tensorflow as tf
 
-from chatbot.attempts.settings import storable
-from chatbot.display import aligned, counted
+from chatbot.attempts.settings import stored_values
+from chatbot.display import align_columns, pluralize
 from chatbot.flags import flags_for
 from chatbot.memory import peak_memory
 from chatbot.training.devices.towers import Tower
 from chatbot.training.metrics import Window
-from chatbot.training.replica import part_names, size_of
+from chatbot.training.replica import part_names, variable_bytes
 from chatbot.training.reporting.terminal import print_lines, steps_left, time_left
 from chatbot.training.result import TrainingResult
 from chatbot.training.run import Run
 from chatbot.training.share import Prepared
 from chatbot.training.step import Synchronous
-from chatbot.training.update import chosen_update
+from chatbot.training.update import resolve_update
 
-# Batches of an epoch among which the largest one is sought.
+# The largest batch is searched for among this many batches.
 PLANNED = 5000
-# Consecutive steps that are timed, and the seconds after which no further one begins.
+# Timing ends after this many steps or seconds.
 STEPS = 40
-MOST_SECONDS = 30.0
+MAX_SECONDS = 30.0
 
 
 def dry_run(run: Run) -> TrainingResult:
-    """Print the plan of a run on one machine. Raises UserError as the run would before its first step."""
+    """Print the parameters, memory and estimated time of a run on one machine.
+
+    Raises:
+        UserError: If the run would fail before its first step.
+    """
     batch = largest_batch(run)
-    train(run, batch)  # traces the graphs
-    growth = peak_growth(run.towers, lambda: train(run, batch))
+    train(run, batch)  # The first step traces the graphs, so it is not measured.
+    growth = measure_growth(run.towers, lambda: train(run, batch))
     seconds = seconds_per_step(run)
     steps, bound = steps_left(run)
-    count = f"{bound} {counted(steps, 'step')}".lstrip()
+    count = f"{bound} {pluralize(steps, 'step')}".lstrip()
     lines = [
-        f"Settings: {flags_for(run.settings, storable(run.settings))}",
+        f"Settings: {flags_for(run.settings, stored_values(run.settings))}",
         *parameter_table(run),
         *memory_table(run, growth),
-        f"Steps: {run.batches.steps_per_epoch:,} an epoch of {counted(run.batches.pairs, 'pair')}; "
-        f"{1000 * seconds:.1f} ms a step",
+        f"Steps: {run.batches.steps_per_epoch:,} per epoch of {pluralize(run.batches.pairs, 'pair')}; "
+        f"{1000 * seconds:.1f} ms per step",
         f"Time: {count}; {f'{time_left(run, seconds)}, without validations' if steps else 'the run is over'}",
         "Nothing was written. Without --dry-run, the same command trains.",
     ]
@@ -54,7 +58,7 @@ def dry_run(run: Run) -> TrainingResult:
 
 
 def largest_batch(run: Run) -> Prepared:
-    """Return the batch with the most positions among the first ones of an epoch."""
+    """Return the batch with the most tokens, including padding, among the first PLANNED batches of an epoch."""
 
     def positions(step: int) -> int:
         bucket, rows = plan[step]
@@ -66,13 +70,13 @@ def largest_batch(run: Run) -> Prepared:
 
 
 def train(run: Run, batch: Prepared) -> None:
-    """Train on a batch, and wait until all devices have finished."""
+    """Run a training step and wait for its result."""
     run.train_step(batch, run.rate)
     run.train_step.finished_steps()
 
 
-def peak_growth(towers: Sequence[Tower], action: Callable[[], object]) -> list[int] | None:
-    """Return the bytes by which each GPU's memory grows at most during an action; None for towers on the CPU."""
+def measure_growth(towers: Sequence[Tower], action: Callable[[], object]) -> list[int] | None:
+    """Measure the peak growth of each GPU's memory usage during an action, in bytes. Returns None on CPUs."""
     if not all("GPU" in tower.device for tower in towers):
         return None
     devices = [tower.device.removeprefix("/") for tower in towers]
@@ -85,12 +89,12 @@ def peak_growth(towers: Sequence[Tower], action: Callable[[], object]) -> list[i
 
 
 def seconds_per_step(run: Run) -> float:
-    """Return the mean time of consecutive steps. As in a run, only the last one is waited for."""
+    """Return the mean time per step in seconds. Steps are queued without waiting for results, as in training."""
     with closing(Window(run.batches_ahead(), run.train_step.begin_copies)) as window:
         train(run, window.next_batch())
         started = time.perf_counter()
         count = 0
-        while count < STEPS and time.perf_counter() - started < MOST_SECONDS:
+        while count < STEPS and time.perf_counter() - started < MAX_SECONDS:
             run.train_step(window.next_batch(), run.rate)
             count += 1
         run.train_step.finished_steps()
@@ -98,7 +102,7 @@ def seconds_per_step(run: Run) -> float:
 
 
 def parameter_table(run: Run) -> list[str]:
-    """Return the weights by layer: their part of the model, shapes, and millions of parameters."""
+    """Format a table of all layers, with the model part, shapes and millions of parameters of each layer."""
     layers: dict[tuple[str, str], list[Any]] = defaultdict(list)
     variables = run.model.trainable_variables
     for part, variable in zip(part_names(run.model), variables, strict=True):
@@ -106,30 +110,38 @@ def parameter_table(run: Run) -> list[str]:
     rows = [("part", "layer", "shapes", "millions")]
     for (part, layer), weights in layers.items():
         shapes = " + ".join("x".join(map(str, weight.shape)) for weight in weights)
-        rows.append((part, layer, shapes, f"{sum(map(size_of, weights)) / 4e6:.3f}"))
-    return [f"Parameters: {sum(map(size_of, variables)) // 4:,}", *aligned(rows, [True, True, True, False], "  ")]
+        rows.append((part, layer, shapes, f"{sum(map(variable_bytes, weights)) / 4e6:.3f}"))
+    return [
+        f"Parameters: {sum(map(variable_bytes, variables)) // 4:,}",
+        *align_columns(rows, [True, True, True, False], "  "),
+    ]
 
 
 def memory_table(run: Run, growth: Sequence[int] | None) -> list[str]:
-    """Return the memory of each tower. growth: in bytes, during a step of the largest batch."""
-    parallel = chosen_update(run.settings, run.towers).parallel
-    weights = sum(map(size_of, run.model.trainable_variables))
+    """Format a table of the memory that each tower needs.
+
+    Args:
+        run: The run.
+        growth: The result of `measure_growth` for a step on the largest batch.
+    """
+    parallel = resolve_update(run.settings, run.towers).parallel
+    weights = sum(map(variable_bytes, run.model.trainable_variables))
     state = sum(value.nbytes for values in run.train_step.gather_state() for value in values)
-    own = {id(variable.value) for variable in run.model.trainable_variables}
-    assert isinstance(run.train_step, Synchronous), "a plan is of one machine"
-    vectors = sum(size_of(w) for w in run.train_step.replicas[0].weights if id(w) not in own)
+    model_weights = {id(variable.value) for variable in run.model.trainable_variables}
+    assert isinstance(run.train_step, Synchronous), "--dry-run supports a single machine only"
+    copies = sum(variable_bytes(w) for w in run.train_step.replicas[0].weights if id(w) not in model_weights)
     if run.settings.learning.average:
-        vectors = 0  # a part of the state
+        copies = 0  # The copied weights are already counted in `state`.
     rows: list[tuple[str, ...]] = [("tower", "weights", "optimizer", "gradients", "activations", "sum", "device")]
     for number, tower in enumerate(run.towers):
-        single = parallel.variable_update == "parameter_server"
-        holds = not single or (number == 0 and parallel.local_parameter_device != "cpu")
-        held = [weights + (vectors if number == 0 else 0), state] if holds else [0, 0]
-        grown = [weights, max(0, growth[number] - weights)] if growth else [weights, 0]
-        cells = [f"{size / 1e6:,.1f} MB" for size in (*held, *grown, sum([*held, *grown]))]
+        is_shared = parallel.variable_update == "parameter_server"
+        has_weights = not is_shared or (number == 0 and parallel.local_parameter_device != "cpu")
+        permanent = [weights + (copies if number == 0 else 0), state] if has_weights else [0, 0]
+        temporary = [weights, max(0, growth[number] - weights)] if growth else [weights, 0]
+        cells = [f"{size / 1e6:,.1f} MB" for size in (*permanent, *temporary, sum([*permanent, *temporary]))]
         if not growth:
             cells[3:] = ["not measured", f"over {cells[4]}"]
         rows.append((tower.name, *cells, "" if tower.left is None else f"{tower.left / 1e6:,.0f} MB"))
     peak = None if growth else peak_memory()
-    whole = [] if peak is None else [f"  The whole process so far: at most {peak / 1e6:,.0f} MB"]
-    return ["Memory, at the largest batch:", *aligned(rows, [True, *[False] * 6], "  "), *whole]
+    footer = [] if peak is None else [f"  Peak memory of the whole process so far: {peak / 1e6:,.0f} MB"]
+    return ["Memory, at the largest batch:", *align_columns(rows, [True, *[False] * 6], "  "), *footer]

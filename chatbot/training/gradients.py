@@ -1,7 +1,7 @@
-"""The gradient function of a tower, which every variable update calls.
+"""Computation of the loss and gradients of a tower, which is a device that computes one part of a batch.
 
-That of a tower whose parts are on several devices (--model-parallel) has a tape for each part: a single one would run
-the whole backward pass on one device.
+With --model-parallel, a tower is split over several devices. Each part then has its own gradient tape, because a single
+tape would run the whole backward pass on one device.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,106 +19,140 @@ from chatbot.training.share import Share
 
 
 class Sums(NamedTuple):
-    """The result of a tower. Division by the weight follows the sum over all towers.
+    """The loss and gradients of a tower, summed over the tokens of its part of the batch.
 
-    The gradients are those of the loss sum, float32; in float16, those of the scaled one. The embedding's is the sum of
-    `projection`, if it is also the output projection, and of `rows`, which is small, so that its exchange is cheap;
-    `dense` adds them.
+    Gradients are float32. In float16, they are multiplied by the loss scale. The gradient of the embedding has up to
+    two terms: `rows`, from looking up tokens, and `projection`, if the embedding is also used as the output projection.
+    `dense` adds the terms.
     """
 
     loss: tf.Tensor  # scalar float32, nats
-    weight: tf.Tensor  # scalar float32, real target tokens; in float16 times the loss scale, as the gradients are
-    projection: list[tf.Tensor]  # [vocabulary, embedding]; an empty list unless model.tied
-    groups: list[tf.Tensor]  # of each group that is trained but that of the embedding
-    rows: tf.Tensor  # [used, embedding], of the rows of the embedding that the step's towers look up, `Share.used`
+    weight: tf.Tensor  # scalar float32, number of target tokens; multiplied by the loss scale in float16
+    projection: list[tf.Tensor]  # one tensor, [vocabulary, embedding], if model.tied, else empty
+    groups: list[tf.Tensor]  # one per trained group, except the embedding
+    rows: tf.Tensor  # [ids, embedding], gradients of the embedding rows with the ids in `Share.lookup_ids`
 
 
 class TowerSums(NamedTuple):
-    """What the towers of this process compute in a step."""
+    """The results of all towers of this process in one step."""
 
-    sums: list[Sums]  # of each tower
+    sums: list[Sums]  # one per tower
     report: tf.Tensor  # [3, towers of all machines] float32: losses, target tokens, pairs; 0 for other machines
-    used: list[tf.Tensor]  # of each replica, [used] int64, the ids of Sums.rows
-    loss_scales: list[Any]  # of each replica, scalar float32: the scale of the gradients, in float16; else None
+    lookup_ids: list[tf.Tensor]  # one per replica, [ids] int64, the token ids of the rows in Sums.rows
+    loss_scales: list[Any]  # one per replica: the loss scale of the gradients, scalar float32; None except in float16
 
 
 def gradient_function(model: Seq2Seq, groups: Sequence[Group]) -> Any:
-    """Return the pure function of a tower on the caller's device: (weights, share, loss_scale) -> Sums.
+    """Return a function that computes the loss and gradients of a tower: (weights, share, loss_scale) -> Sums.
 
-    groups: of the model's variables. weights: the value of each group. loss_scale: scalar float32, of float16; None at
-    other precisions.
+    The function is pure and runs on the caller's device. Its arguments are the value of each group of variables, the
+    tower's part of a batch, and the loss scale in float16 (None at other precisions).
+
+    Args:
+        model: The model whose loss is differentiated.
+        groups: The groups of the model's variables.
     """
     variables = model.trainable_variables
 
     @tf.function(autograph=False)
     def tower_gradients(weights: list[tf.Tensor], share: Share, loss_scale: tf.Tensor | None = None) -> Sums:
-        values = [value for _, value in sorted(values_of(groups, weights).items())]
-        source_rows, target_rows = looked_up(model, values, share)
+        values = [value for _, value in sorted(variable_values(groups, weights).items())]
+        source_rows, target_rows = look_up_rows(model, values, share)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch((values, source_rows, target_rows))
             with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
                 decoded = model.decoded(share.source, share.target_in, share.key, embedded=(source_rows, target_rows))
-                loss = model.summed_loss(decoded, share.targets, weights_of_tokens(share, loss_scale))
-        gradients, *of_rows = tape.gradient(
+                loss = model.summed_loss(decoded, share.targets, token_weights(share, loss_scale))
+        gradients, *row_gradients = tape.gradient(
             loss, (values, source_rows, target_rows), unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
-        of_groups = joined_gradients(groups[:-1], gradients)
+        group_gradients = join_gradients(groups[:-1], gradients)
         projection = [gradients[embedding_index(model)]] if model.tied else []
-        return sums_of(share, loss, projection, of_groups, of_rows, loss_scale)
+        return make_sums(share, loss, projection, group_gradients, row_gradients, loss_scale)
 
     return tower_gradients
 
 
-def values_of(groups: Sequence[Group], weights: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
-    """Return the value of each of model.trainable_variables by its number. weights: of these groups."""
+def variable_values(groups: Sequence[Group], weights: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
+    """Return the value of each variable, by its index in model.trainable_variables.
+
+    Args:
+        groups: Groups of variables.
+        weights: The value of each group.
+    """
     values: dict[int, tf.Tensor] = {}
     for group, weight in zip(groups, weights, strict=True):
-        if len(group.indices) == 1:  # one copy to this device; else operations would run where the weight is
+        if len(group.indices) == 1:
+            # Copy the weight to the current device. Operations would otherwise run on the device of the weight.
             weight = tf.identity(weight)
-        values |= zip(group.indices, group.divided(weight), strict=True)
+        values |= zip(group.indices, group.split(weight), strict=True)
     return values
 
 
-def looked_up(model: Seq2Seq, values: Any, share: Share) -> list[tf.Tensor]:
-    """Return the rows of the embedding for the ids of source and target_in. values: see `values_of`."""
+def look_up_rows(model: Seq2Seq, values: Any, share: Share) -> list[tf.Tensor]:
+    """Return the embeddings of the source tokens and of the target input tokens.
+
+    Args:
+        model: The model that the values belong to.
+        values: The value of each variable, from `variable_values`.
+        share: The tower's part of a batch, with the token ids.
+    """
     embedding = values[embedding_index(model)]
     return [tf.gather(embedding, side.ids) for side in (share.source, share.target_in)]
 
 
-def weights_of_tokens(share: Share, loss_scale: tf.Tensor | None) -> tf.Tensor:
-    """Return the factor of each token's loss."""
+def token_weights(share: Share, loss_scale: tf.Tensor | None) -> tf.Tensor:
+    """Return the weight of each token in the loss, multiplied by the loss scale if there is one, [tokens]."""
     return share.weights if loss_scale is None else share.weights * loss_scale
 
 
-def joined_gradients(groups: Sequence[Group], gradients: Any) -> list[tf.Tensor]:
-    """Return the gradient of each of these groups that is trained. gradients: of each variable by its number."""
+def join_gradients(groups: Sequence[Group], gradients: Any) -> list[tf.Tensor]:
+    """Concatenate the gradients of the variables in each trained group.
+
+    Args:
+        groups: Groups of variables.
+        gradients: The gradient of each variable, by the variable's index.
+    """
     return [
-        group.joined([tf.convert_to_tensor(gradients[i]) for i in group.indices]) for group in groups if group.trained
+        group.join([tf.convert_to_tensor(gradients[i]) for i in group.indices]) for group in groups if group.trained
     ]
 
 
-def sums_of(
+def make_sums(
     share: Share,
     loss: tf.Tensor,
     projection: list[tf.Tensor],
-    of_groups: list[tf.Tensor],
-    of_rows: Sequence[tf.Tensor],
+    group_gradients: list[tf.Tensor],
+    row_gradients: Sequence[tf.Tensor],
     loss_scale: tf.Tensor | None,
 ) -> Sums:
-    """Return the result of a tower. loss: with the scale. of_rows: the gradients of `looked_up`."""
-    lookups = [tf.reshape(gradient, [-1, gradient.shape[-1]]) for gradient in of_rows]  # [ids, embedding]
-    rows = tf.math.unsorted_segment_sum(tf.concat(lookups, 0), share.places, tf.size(share.used))
+    """Create the `Sums` of a tower. Gradients of the same embedding row are added up.
+
+    Args:
+        share: The tower's part of a batch.
+        loss: The loss sum, multiplied by the loss scale in float16.
+        projection: The gradient of the output projection if it is tied to the embedding, else an empty list.
+        group_gradients: The gradient of each trained group.
+        row_gradients: The gradients of the tensors from `look_up_rows`.
+        loss_scale: The loss scale in float16, else None.
+    """
+    lookups = [tf.reshape(gradient, [-1, gradient.shape[-1]]) for gradient in row_gradients]  # [lookups, embedding]
+    rows = tf.math.unsorted_segment_sum(tf.concat(lookups, 0), share.lookup_index, tf.size(share.lookup_ids))
     weight = share.counts[0]
     if loss_scale is not None:
         loss = loss / loss_scale
         weight = weight * loss_scale
-    return Sums(loss, weight, projection, of_groups, rows)
+    return Sums(loss, weight, projection, group_gradients, rows)
 
 
 class Stage:
-    """A part of the forward pass on its device, and its backward pass there, with --model-parallel.
+    """One stage of the forward pass, and its backward pass on the same device.
 
-    variables: those that `function` uses, with their values.
+    Args:
+        device: The device on which the stage runs.
+        variables: The variables that `function` reads, with their values.
+        function: The function that computes the outputs from the inputs.
+        *inputs: The inputs, such as the outputs of the preceding stage.
     """
 
     def __init__(
@@ -131,7 +165,7 @@ class Stage:
         self._device = device
         self._inputs = inputs
         with tf.device(device), tf.GradientTape(watch_accessed_variables=False) as self._tape:
-            # One copy to the device; otherwise a loop over time would fetch the weights at each step.
+            # Copy the weights once. A recurrent layer would otherwise fetch them at each time step.
             copies = [(variable, tf.identity(value)) for variable, value in variables]
             self._weights = [copy for _, copy in copies]
             self._tape.watch((inputs, self._weights))
@@ -139,7 +173,11 @@ class Stage:
                 self.outputs = function(*inputs)
 
     def backward(self, output_gradients: Any = None) -> tuple[Any, list[Any]]:
-        """Return the gradients of the inputs and of the weights. output_gradients: of the outputs; None for ones."""
+        """Return the gradients of the inputs and of the weights.
+
+        Args:
+            output_gradients: The gradients of the outputs, or None if they are all 1.
+        """
         with tf.device(self._device):
             return self._tape.gradient(
                 tf.nest.flatten(self.outputs),
@@ -150,21 +188,27 @@ class Stage:
 
 
 def spread_gradient_function(model: Seq2Seq, groups: Sequence[Group], parts: Parts) -> Any:
-    """Return what `gradient_function` does, for a tower with these parts."""
-    device_of = {ENCODER: parts.encoder, DECODER: parts.decoder, PROJECTION: parts.projection}
+    """Return a function like that of `gradient_function`, for a tower whose parts are on several devices.
+
+    Args:
+        model: The model whose loss is differentiated.
+        groups: The groups of the model's variables.
+        parts: The device of each part.
+    """
+    devices = {ENCODER: parts.encoder, DECODER: parts.decoder, PROJECTION: parts.projection}
     variables = model.trainable_variables
-    number_of = {id(variable): number for number, variable in enumerate(variables)}
-    encoder = [number_of[id(variable)] for variable in model.encoder.trainable_variables]
-    decoder = [number_of[id(variable)] for variable in model.decoder.trainable_variables]
-    looked_up_only = [] if model.tied else [embedding_index(model)]
-    others = [number for number in range(len(variables)) if number not in {*encoder, *decoder, *looked_up_only}]
+    index = {id(variable): i for i, variable in enumerate(variables)}
+    encoder = [index[id(variable)] for variable in model.encoder.trainable_variables]
+    decoder = [index[id(variable)] for variable in model.decoder.trainable_variables]
+    lookup_only = [] if model.tied else [embedding_index(model)]
+    projection_stage = [i for i in range(len(variables)) if i not in {*encoder, *decoder, *lookup_only}]
 
     @tf.function(autograph=False)
     def tower_gradients(weights: list[tf.Tensor], share: Share, loss_scale: tf.Tensor | None = None) -> Sums:
         values: dict[int, tf.Tensor] = {}
         for group, weight in zip(groups, weights, strict=True):
-            with tf.device(device_of[group.stage]):
-                values |= values_of([group], [weight])
+            with tf.device(devices[group.stage]):
+                values |= variable_values([group], [weight])
 
         def decode(embedded: tf.Tensor, memory: tf.Tensor, states: Any) -> Any:
             start = model.decoder.start(memory, share.source.mask, states)
@@ -172,42 +216,49 @@ def spread_gradient_function(model: Seq2Seq, groups: Sequence[Group], parts: Par
 
         def project(attended: tf.Tensor, copies: Any) -> tf.Tensor:
             decoded = model.with_question(attended, copies, padded_ids(share.source), share.target_in)
-            return model.summed_loss(decoded, share.targets, weights_of_tokens(share, loss_scale))
+            return model.summed_loss(decoded, share.targets, token_weights(share, loss_scale))
 
         with tf.device(parts.projection):
-            source_rows, target_rows = looked_up(model, values, share)
-        of_encoder, of_decoder, of_others = (
-            [(variables[i], values[i]) for i in numbers] for numbers in (encoder, decoder, others)
+            source_rows, target_rows = look_up_rows(model, values, share)
+        encoder_weights, decoder_weights, other_weights = (
+            [(variables[i], values[i]) for i in indices] for indices in (encoder, decoder, projection_stage)
         )
-        encoding = Stage(parts.encoder, of_encoder, lambda x: model.encoder(x, share.source, share.key), source_rows)
-        decoding = Stage(parts.decoder, of_decoder, decode, target_rows, *encoding.outputs)
-        projecting = Stage(parts.projection, of_others, project, *decoding.outputs)
+        encoding = Stage(
+            parts.encoder, encoder_weights, lambda x: model.encoder(x, share.source, share.key), source_rows
+        )
+        decoding = Stage(parts.decoder, decoder_weights, decode, target_rows, *encoding.outputs)
+        projecting = Stage(parts.projection, other_weights, project, *decoding.outputs)
 
-        of_decoded, gradients_of_others = projecting.backward()
-        (of_target_rows, *of_memory), gradients_of_decoder = decoding.backward(of_decoded)
-        (of_source_rows,), gradients_of_encoder = encoding.backward(of_memory)
-        of_parts = *gradients_of_encoder, *gradients_of_decoder, *gradients_of_others
-        gradients = dict(zip((*encoder, *decoder, *others), of_parts, strict=True))
-        of_groups = []
+        decoded_gradients, other_gradients = projecting.backward()
+        (target_gradient, *memory_gradients), decoder_gradients = decoding.backward(decoded_gradients)
+        (source_gradient,), encoder_gradients = encoding.backward(memory_gradients)
+        all_gradients = *encoder_gradients, *decoder_gradients, *other_gradients
+        gradients = dict(zip((*encoder, *decoder, *projection_stage), all_gradients, strict=True))
+        group_gradients = []
         for group in groups[:-1]:
-            with tf.device(device_of[group.stage]):
-                of_groups += joined_gradients([group], gradients)
+            with tf.device(devices[group.stage]):
+                group_gradients += join_gradients([group], gradients)
         with tf.device(parts.projection):
             projection = [gradients[embedding_index(model)]] if model.tied else []
-            return sums_of(
-                share, projecting.outputs, projection, of_groups, [of_source_rows, of_target_rows], loss_scale
-            )
+            row_gradients = [source_gradient, target_gradient]
+            return make_sums(share, projecting.outputs, projection, group_gradients, row_gradients, loss_scale)
 
     return tower_gradients
 
 
 def dense(
-    projection: Sequence[tf.Tensor], rows: tf.Tensor, used: tf.Tensor, shape: Sequence[int], on_gpu: bool
+    projection: Sequence[tf.Tensor], rows: tf.Tensor, lookup_ids: tf.Tensor, shape: Sequence[int], on_gpu: bool
 ) -> tf.Tensor:
-    """Return the gradient of the embedding, [vocabulary, embedding], from the fields of `Sums`.
+    """Return the dense gradient of the embedding, [vocabulary, embedding].
 
-    Optimizers need it dense. used: `Share.used`, [used] int64. No id repeats, so that the result is equal to the bit on
-    all replicas. shape: that of the embedding. on_gpu: whether it is computed on a GPU.
+    The lookup ids are unique, so no sum depends on the order of additions, and all replicas get identical bits.
+
+    Args:
+        projection: `Sums.projection`.
+        rows: `Sums.rows`, [ids, embedding].
+        lookup_ids: `Share.lookup_ids`, [ids] int64.
+        shape: The shape of the embedding.
+        on_gpu: Whether the gradient is computed on a GPU.
     """
     start = projection[0] if projection else tf.zeros(shape)
-    return scatter_add(start, used[:, None], rows, on_gpu)
+    return scatter_add(start, lookup_ids[:, None], rows, on_gpu)

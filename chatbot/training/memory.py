@@ -1,4 +1,4 @@
-"""The memory of the devices: how much is computed at a time, and how a step that runs out of it is divided."""
+"""Limits of device memory, and splitting of batches that do not fit."""
 
 import contextlib
 import math
@@ -12,48 +12,70 @@ from chatbot.config.training import Settings
 from chatbot.corpus.batches import GlobalBatch
 from chatbot.durable import read_json, write_json
 from chatbot.errors import UserError
-from chatbot.model.loss import LossSize, logits_in
+from chatbot.model.loss import LossSize, max_logits_for
 from chatbot.model.sequences import MULTIPLE
-from chatbot.training.devices.failures import RESUME, is_of_memory
+from chatbot.training.devices.failures import RESUME, is_memory_error
 from chatbot.training.devices.towers import Tower
 from chatbot.training.share import Prepared
 
-# The pairs of a batch, and the lengths of its longest source and target.
+# The size of a batch: the number of pairs, and the lengths of the longest source and the longest target.
 Size = tuple[int, int, int]
 
 
 def loss_size(settings: Settings, towers: Sequence[Tower], machines: int = 1) -> LossSize:
-    """Return the size of the loss on these towers. towers: of this machine; each machine has as many."""
-    tokens = most_tokens(settings, len(towers) * machines)
-    return LossSize(logits_in(min((tower.left for tower in towers if tower.left is not None), default=None)), tokens)
+    """Return the maximum number of logits in memory, and the maximum number of target tokens in a micro-batch.
+
+    Args:
+        settings: The settings of the run.
+        towers: The towers of this machine.
+        machines: The number of machines, each with the same number of towers.
+    """
+    tokens = max_tokens(settings, len(towers) * machines)
+    return LossSize(
+        max_logits_for(min((tower.left for tower in towers if tower.left is not None), default=None)), tokens
+    )
 
 
-def least_memory(towers: Sequence[Tower]) -> int | None:
-    """Return the bytes of the device that has the least; None for CPUs, whose memory is not known."""
+def min_memory(towers: Sequence[Tower]) -> int | None:
+    """Return the smallest device memory in bytes, or None if all towers are on CPUs, whose memory is unknown."""
     return min((tower.memory for tower in towers if tower.memory is not None), default=None)
 
 
-def most_tokens(settings: Settings, towers: int) -> int:
-    """Return the most target tokens of a piece of a tower's share, fillers included. towers: of all machines."""
+def max_tokens(settings: Settings, towers: int) -> int:
+    """Return the maximum number of target tokens in a tower's micro-batch, including padding.
+
+    Args:
+        settings: The settings of the run.
+        towers: The number of towers on all machines.
+    """
     learning = settings.learning
-    longest = settings.model.max_length
-    if learning.batch_tokens is not None:  # the pairs of a share, and of a piece, are rounded up
-        return math.ceil(learning.batch_tokens / towers) + 2 * longest + MULTIPLE
-    of_share = math.ceil(learning.batch_size * learning.accumulate / towers)
-    return math.ceil(of_share / learning.accumulate) * longest + MULTIPLE
+    max_length = settings.model.max_length
+    if learning.batch_tokens is not None:  # The number of pairs is rounded up, both per tower and per micro-batch.
+        return math.ceil(learning.batch_tokens / towers) + 2 * max_length + MULTIPLE
+    pairs_per_share = math.ceil(learning.batch_size * learning.accumulate / towers)
+    return math.ceil(pairs_per_share / learning.accumulate) * max_length + MULTIPLE
 
 
 class MemoryLimits:
-    """What the memory of the devices has been enough for in this process, and so how a step is computed.
+    """Decides how a step is computed, based on the batch sizes that have fitted into device memory so far.
 
-    A share is divided into pieces where a whole one is too large. With several replicas, memory must not run out in the
-    one graph of a step, since the replicas that have enough would wait in the exchange for ever. So the first batch of
-    a size takes several graphs, in which no replica waits for another one before all have computed their gradients. The
-    one graph needs more memory. So its first run for a size is recorded: a process that must be ended then has failed.
+    A tower's part of a batch is split into micro-batches, called pieces, if it does not fit into memory.
 
-    accumulate: the fewest pieces. most_positions: of a piece of a share, source and target together, since a device ran
-    out of memory with more; None before. too_large: the positions of the smallest batch that had no memory in one graph
-    of several replicas. record: called with it before a first run, as if that failed, and after it.
+    A step can run as a single graph, which is fastest, or as separate graphs for the gradients and for the update. With
+    several replicas, the single graph must not run out of memory, because the other replicas would wait for the failed
+    one forever. A new batch size is therefore first computed in separate graphs, where a failure is detected before
+    replicas wait for each other. If that succeeds, the next batch of this size is a trial of the single graph. Each
+    trial is recorded as a failure before it starts, so the record remains if the process hangs and is killed.
+
+    Args:
+        accumulate: The minimum number of micro-batches.
+
+    Attributes:
+        most_positions: The maximum number of tokens in a micro-batch, including source, target and padding; None until
+            a device runs out of memory.
+        too_large: The number of tokens, including padding, of the smallest batch that did not fit into memory as a
+            single graph with several replicas.
+        record: A callback that stores a new value of `too_large`. It is called before and after each trial.
     """
 
     def __init__(self, accumulate: int = 1) -> None:
@@ -61,109 +83,126 @@ class MemoryLimits:
         self.most_positions: int | None = None
         self.too_large = math.inf
         self.record: Callable[[float], object] = lambda positions: None
-        # The sizes of batches that did not run out of memory in several graphs, and in one graph.
+        # The sizes of batches that have fitted into memory in separate graphs, and in a single graph.
         self.fitted = list[Size]()
-        self.fitted_at_once = list[Size]()
+        self.fitted_in_one_graph = list[Size]()
 
     def pieces(self, batch: GlobalBatch) -> int:
-        """Return the number of pieces of each share, a function of the batch and `most_positions` alone."""
+        """Return the number of micro-batches into which each tower's part of the batch is split."""
         if self.most_positions is None:
             return self._accumulate
         return max(self._accumulate, math.ceil(_positions(batch) / self.most_positions))
 
     def divide(self, error: tf.errors.OpError, prepared: Prepared, failures: int, weights_intact: bool) -> None:
-        """Take smaller pieces after a batch has run out of memory. failures: with this batch, this one included.
+        """Reduce the size of micro-batches after a batch ran out of memory.
 
-        Raises UserError if the weights may have changed, or if a piece is a single pair already.
+        Args:
+            error: The error raised by the step.
+            prepared: The batch.
+            failures: The number of failures of this batch so far, including the current one.
+            weights_intact: Whether the failed step has left all weights unchanged.
+
+        Raises:
+            UserError: If weights may have changed, or each micro-batch already contains a single pair.
         """
         rows = _rows(prepared.batch)
-        # The cause of another error than ResourceExhaustedError is less certain, so the user sees its text.
-        certain = isinstance(error, tf.errors.ResourceExhaustedError)
+        # Errors other than ResourceExhaustedError may have another cause, so their text is shown to the user.
+        is_certain = isinstance(error, tf.errors.ResourceExhaustedError)
         lines = str(error).strip().splitlines()
-        reason = next(filter(is_of_memory, lines), lines[0]).strip()[:150]
-        details = () if certain else (reason,)
+        reason = next(filter(is_memory_error, lines), lines[0]).strip()[:150]
+        details = () if is_certain else (reason,)
         if not weights_intact:
             raise UserError(
-                f"out of memory while the weights were updated, at step {prepared.number}; free memory on the device: "
-                f"then {RESUME}",
+                f"out of memory while the weights were updated, at step {prepared.number}; free memory on the device, "
+                f"then run it again: {RESUME}",
                 details=details,
             ) from error
         if prepared.pieces >= rows:
             raise UserError(
-                f"out of memory at step {prepared.number}, with one pair at a time; {RESUME} where there is more "
-                "memory, or start another --attempt with a smaller --rnn-size",
+                f"out of memory at step {prepared.number}, with one pair at a time; use a device with more memory "
+                f"({RESUME}), or start another --attempt with a smaller --rnn-size",
                 details=details,
             ) from error
         if self.most_positions is None:
-            cause = "Out of memory" if certain else f"Perhaps out of memory ({reason})"
+            cause = "Out of memory" if is_certain else f"Possibly out of memory ({reason})"
             tqdm.write(
-                f"{cause}: shares as large as this one are now split into pieces; the batch size stays the same. Shown "
-                "once. --accumulate with a smaller --batch-size splits shares from the start."
+                f"{cause}: shares of this size are now split into pieces, without changing the batch size. To split "
+                "them from the start, use --accumulate with a smaller --batch-size. This is printed only once."
             )
-        # 2, 8, 64, 1024 pieces: TensorFlow waits for memory for ten seconds before it fails.
+        # TensorFlow waits ten seconds for memory before each failure, so the number of micro-batches grows fast: 2, 8,
+        # 64, 1024.
         self.most_positions = _positions(prepared.batch) // min(rows, 2**failures * prepared.pieces)
         self.fitted = []
-        self.fitted_at_once = []
+        self.fitted_in_one_graph = []
 
     def fits(self, size: Size) -> None:
-        """Note that a batch of this size had memory in several graphs, as a whole."""
-        if not _has_as_large(self.fitted, size):
+        """Record that a batch of this size has fitted into memory in separate graphs, without being split."""
+        if not _contains_as_large(self.fitted, size):
             self.fitted.append(size)
 
-    def fits_at_once(self, size: Size) -> bool:
-        """Return whether one graph of several replicas has had memory for a batch of this size."""
-        return _has_as_large(self.fitted_at_once, size)
+    def fits_in_one_graph(self, size: Size) -> bool:
+        """Return whether a batch at least this large has fitted into memory in a single graph."""
+        return _contains_as_large(self.fitted_in_one_graph, size)
 
     def begin_trial(self, size: Size) -> bool:
-        """Return whether one graph of several replicas is to be tried, and record that it is."""
+        """Return whether to try a single graph with this batch size. If so, the trial is recorded as a failure."""
         positions = _positions_of(size)
-        is_due = _has_as_large(self.fitted, size) and positions < self.too_large
+        is_due = _contains_as_large(self.fitted, size) and positions < self.too_large
         if is_due:
             self.record(positions)
         return is_due
 
     def end_trial(self, size: Size, fitted: bool) -> None:
-        """Note how the trial has ended."""
+        """Record the outcome of a trial.
+
+        Args:
+            size: The size of the batch.
+            fitted: Whether the batch has fitted into memory.
+        """
         if fitted:
-            self.fitted_at_once.append(size)
+            self.fitted_in_one_graph.append(size)
             self.record(self.too_large)
         else:
             self.too_large = _positions_of(size)
 
 
-def _has_as_large(sizes: Sequence[Size], size: Size) -> bool:
-    """Return whether one of the sizes is at least as large in every dimension."""
+def _contains_as_large(sizes: Sequence[Size], size: Size) -> bool:
+    """Return whether any of the sizes is at least as large as `size` in every dimension."""
     return any(all(a >= b for a, b in zip(other, size, strict=True)) for other in sizes)
 
 
 def _positions_of(size: Size) -> int:
-    """Return the padded positions of a batch of this size."""
+    """Return the number of source and target tokens in a batch of this size, including padding."""
     pairs, source, target = size
     return pairs * (source + target)
 
 
 def _rows(batch: GlobalBatch) -> int:
-    """Return the pairs of the largest share of this machine."""
+    """Return the largest number of pairs that a tower of this machine computes."""
     return max(len(share.source) for share in batch.shares)
 
 
 def _positions(batch: GlobalBatch) -> int:
-    """Return the padded positions of the largest share of this machine, source and target together."""
+    """Return the largest number of tokens that a tower of this machine computes, including padding."""
     share = batch.shares[0]
     return _rows(batch) * (share.source.shape[1] + share.target_in.shape[1])
 
 
 def read_too_large(path: Path, devices: str) -> float:
-    """Return `MemoryLimits.too_large` as an earlier process has recorded it for these devices. Raises UserError."""
+    """Read the size of the smallest batch that was too large for these devices; see `MemoryLimits.too_large`.
+
+    Raises:
+        UserError: If the file is damaged.
+    """
     try:
         return float(read_json(path).get(devices, math.inf)) if path.exists() else math.inf
     except (OSError, ValueError, TypeError, AttributeError):
-        raise UserError(f"{path}: damaged; remove it") from None
+        raise UserError(f"{path}: damaged; delete this file") from None
 
 
 def write_too_large(path: Path, devices: str, positions: float) -> None:
-    """Record `MemoryLimits.too_large` in a file of the attempt, which is there if one graph has failed."""
-    with contextlib.suppress(OSError):  # such as a full disk, which checkpoints report
+    """Store the size of the smallest batch that was too large for these devices. Deletes the file if there is none."""
+    with contextlib.suppress(OSError):  # A full disk is reported when the next checkpoint is saved.
         if positions < math.inf:
             write_json(path, {devices: positions})
         else:

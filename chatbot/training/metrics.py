@@ -1,4 +1,4 @@
-"""The metrics of the steps between two logs: their times on the host, and their results, which a thread reads."""
+"""Computation of training metrics for the steps between two logs."""
 
 import collections
 import contextlib
@@ -14,36 +14,45 @@ import tensorflow as tf
 
 from chatbot.corpus.vocabulary import PAD
 from chatbot.training.share import COPIED_AHEAD, Prepared
-from chatbot.training.variable_update import StepResult, unpacked_results
+from chatbot.training.variable_update import StepResult, unpack_results
 
-# The metrics of a window of steps, by its results.
-Record = Callable[[Sequence[StepResult]], dict[str, Any]]
+# The type of a function that computes the metrics of a window (the steps between two logs) from their results.
+ComputeMetrics = Callable[[Sequence[StepResult]], dict[str, Any]]
 
 
 class Window:
-    """Times the steps between two logs, waits for their batches, and begins to copy them to the devices."""
+    """Supplies batches for the steps between two logs, and measures the time of these steps.
 
-    def __init__(
-        self, batches: Generator[Prepared, None, None], begin_copies: Callable[[Prepared], None] = lambda _: None
-    ) -> None:
+    Each batch is copied to the devices ahead of time.
+
+    Args:
+        batches: A generator of prepared batches.
+        begin_copies: A function that starts copying a batch to the devices.
+    """
+
+    def __init__(self, batches: Generator[Prepared, None, None], begin_copies: Callable[[Prepared], object]) -> None:
         self._batches = batches
         self._begin_copies = begin_copies
         self._copied: collections.deque[Prepared] = collections.deque()
         self.restart()
 
     def restart(self, batches: Generator[Prepared, None, None] | None = None) -> None:
-        """Start a new window, with other batches if they are given."""
+        """Start a new window, which lasts until the next log.
+
+        Args:
+            batches: A generator that replaces the current batches; None to keep them.
+        """
         if batches is not None:
             self.close()
             self._batches = batches
             self._copied.clear()
-        self._waited = 0.0
-        self._real = self._positions = 0
+        self._wait_seconds = 0.0
+        self._tokens = self._positions = 0
         self._started = time.perf_counter()
 
     @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Leave the time of the block, in which nothing is trained, out of the window that has begun."""
+    def pause(self) -> Iterator[None]:
+        """Exclude the time spent in this context from the current window."""
         began = time.perf_counter()
         yield
         self._started += time.perf_counter() - began
@@ -53,35 +62,42 @@ class Window:
         self._batches.close()
 
     def next_batch(self) -> Prepared:
-        """Return the next batch, and begin to copy those after it. The time in which none is ready is input wait."""
+        """Return the next batch, and start copying the following ones. The time spent waiting is measured."""
         started = time.perf_counter()
-        for ahead in itertools.islice(self._batches, 1 + COPIED_AHEAD - len(self._copied)):
-            self._begin_copies(ahead)
-            self._copied.append(ahead)
-        self._waited += time.perf_counter() - started
+        for prepared in itertools.islice(self._batches, 1 + COPIED_AHEAD - len(self._copied)):
+            self._begin_copies(prepared)
+            self._copied.append(prepared)
+        self._wait_seconds += time.perf_counter() - started
         batch = self._copied.popleft()
         for share in batch.batch.shares:
             for ids in (share.source, share.target_in):
-                self._real += np.count_nonzero(ids != PAD)
+                self._tokens += np.count_nonzero(ids != PAD)
                 self._positions += ids.size
         return batch
 
-    def end(self, step: int, learning_rate: float) -> Record:
-        """End the window with this step, counted from 1, and begin the next one. Return its metrics as a function.
+    def end(self, step: int, learning_rate: float) -> ComputeMetrics:
+        """End the current window after this step, and start the next one.
 
-        It takes the results of the steps, of which those whose loss, or gradient, is not finite do not count; NaN if
-        none does. Losses are in nats per real target token, None for a tower without tokens. padding: in the shares of
-        this machine. tower_skew: by how much the largest number of target tokens of a tower exceeds the mean.
+        Losses are in nats per target token. Steps with a loss that is not finite are ignored. `padding` is the fraction
+        of padding tokens in the batches of this machine. `tower_skew` is the largest number of target tokens of any
+        tower, divided by the mean over all towers, minus 1.
+
+        Args:
+            step: The last step of the window, counted from 1.
+            learning_rate: The learning rate of this step.
+
+        Returns:
+            A function that computes the metrics of the window from the results of its steps.
         """
         seconds = time.perf_counter() - self._started
-        waited = self._waited
-        padding = 1 - self._real / max(1, self._positions)
+        wait_seconds = self._wait_seconds
+        padding = 1 - self._tokens / max(1, self._positions)
         self.restart()
 
-        def record(results: Sequence[StepResult]) -> dict[str, Any]:
+        def compute_metrics(results: Sequence[StepResult]) -> dict[str, Any]:
             losses = np.array([r.loss_sums for r in results], np.float64)  # [steps, towers]
             tokens = np.array([r.weight_sums for r in results], np.float64)  # [steps, towers]
-            tower_tokens = tokens.sum(axis=0)  # of all steps
+            tower_tokens = tokens.sum(axis=0)  # [towers], including steps with a non-finite loss
             finite = np.isfinite(losses).all(axis=1)
             losses, tokens = losses[finite].sum(axis=0), tokens[finite].sum(axis=0)  # [towers]
             examples = sum(r.examples for r in results)
@@ -97,30 +113,35 @@ class Window:
                 "tower_target_tokens_per_s": [float(count) / seconds for count in tower_tokens],
                 "tower_skew": float(tower_tokens.max() / tower_tokens.mean()) - 1,
                 "padding": padding,
-                "input_wait": waited / seconds,
+                "input_wait": wait_seconds / seconds,
             }
 
-        return record
+        return compute_metrics
 
 
 class WindowReader:
-    """Reads the results of windows that have ended, in a thread, so that a log does not wait for the last steps."""
+    """Reads step results from the devices in a thread, so the training loop does not wait for them."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "results")
-        self._unread: collections.deque[tuple[Record, Future[list[StepResult]]]] = collections.deque()
+        self._unread: collections.deque[tuple[ComputeMetrics, Future[list[StepResult]]]] = collections.deque()
 
-    def put(self, record_of: Record, packed: Sequence[tf.Tensor]) -> None:
-        """Begin to read the packed results of a window, which the devices may still compute."""
-        self._unread.append((record_of, self._thread.submit(unpacked_results, packed)))
+    def put(self, compute_metrics: ComputeMetrics, packed: Sequence[tf.Tensor]) -> None:
+        """Start reading the packed results of a window. The devices may still be computing them.
+
+        Args:
+            compute_metrics: The function returned by `Window.end`.
+            packed: The packed result of each step in the window.
+        """
+        self._unread.append((compute_metrics, self._thread.submit(unpack_results, packed)))
 
     def get(self, unread: int) -> Iterator[tuple[dict[str, Any], list[StepResult]]]:
-        """Wait for all windows but the last ones, by this number; yield the record and the results of each."""
+        """Yield the metrics and the step results of all windows except the last `unread` ones, waiting if needed."""
         while len(self._unread) > unread:
-            record_of, reading = self._unread.popleft()
-            results = reading.result()
-            yield record_of(results), results
+            compute_metrics, future = self._unread.popleft()
+            results = future.result()
+            yield compute_metrics(results), results
 
     def clear(self) -> None:
-        """Forget the windows that were not read."""
+        """Discard all unread windows."""
         self._unread.clear()

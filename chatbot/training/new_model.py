@@ -1,15 +1,15 @@
-"""The weights that a new model begins with."""
+"""Creation of new models and their initial weights."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from chatbot.attempts.opening import other_attempt
+from chatbot.attempts.opening import init_from_directory
 from chatbot.attempts.trained import Trained, load_trained, weights_of
 from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
@@ -23,17 +23,22 @@ from chatbot.training.devices.towers import Tower
 from chatbot.training.machines.team import Team
 from chatbot.training.memory import loss_size
 
-if TYPE_CHECKING:
-    from chatbot.pretrained.word_vectors import WordVectors
-
 Array = npt.NDArray[np.float32]
 
 
 def new_model(settings: Settings, data: Data, towers: Sequence[Tower], team: Team, ngrams: Ngrams | None) -> Seq2Seq:
-    """Return a model with weights drawn at random, on the device of the first tower, or on those of its parts."""
+    """Create a model with random weights on the first tower's device, or on several devices with --model-parallel.
+
+    Args:
+        settings: The settings of the run.
+        data: The pairs and their vocabulary.
+        towers: The towers of this machine.
+        team: The machines of the run.
+        ngrams: The n-grams of the replies with --ngrams, else None.
+    """
     learning = settings.learning
     with tf.device(towers[0].device):
-        return built_model(
+        return build_model(
             settings.model,
             len(data.vocabulary),
             learning.seed,
@@ -47,45 +52,58 @@ def new_model(settings: Settings, data: Data, towers: Sequence[Tower], team: Tea
 
 
 def set_initial_weights(model: Seq2Seq, settings: Settings, data: Data) -> None:
-    """Set the bias to log frequencies of tokens, embeddings to --word-vectors, all weights to --init-from."""
-    if settings.run.init_from is not None and _are_pretrained(model, settings.run.init_from):
+    """Set the initial weights that are not random.
+
+    The output bias is set from token frequencies, the embeddings from --word-vectors, and all weights from --init-from.
+    """
+    if settings.run.init_from is not None and _load_pretrained(model, settings.run.init_from):
         return
     start_from_frequencies(model, data.training)
     if settings.model.word_vectors is not None:
         from chatbot.pretrained.word_vectors import read_word_vectors
 
-        vectors = Path(settings.model.word_vectors)
-        start_from_vectors(model, read_word_vectors(vectors, data.vocabulary, settings.model.embedding_size))
+        path = Path(settings.model.word_vectors)
+        vectors = read_word_vectors(path, data.vocabulary, settings.model.embedding_size)
+        embeddings = model.embedding.embeddings.numpy()  # [vocabulary, embedding]
+        embeddings[vectors.ids] = vectors.rows
+        model.embedding.embeddings.assign(embeddings)
     if settings.run.init_from is not None:
         with tf.device("/CPU:0"):
-            start_from_trained(model, data.vocabulary, load_trained(other_attempt(settings)))
+            start_from_trained(model, data.vocabulary, load_trained(init_from_directory(settings)))
 
 
-def _are_pretrained(model: Seq2Seq, name: str) -> bool:
-    """Read the weights of a pretrained model, and return whether it is one."""
+def _load_pretrained(model: Seq2Seq, name: str) -> bool:
+    """Load the weights of a pretrained model. Returns False if there is no pretrained model with this name."""
     from chatbot.pretrained.folder import pretrained_model
     from chatbot.pretrained.tokens import piece_vocabulary
     from chatbot.pretrained.weights import read_weights
 
-    if (there := pretrained_model(name)) is None:
+    if (pretrained := pretrained_model(name)) is None:
         return False
     with tf.device("/CPU:0"):
-        read_weights(model, there, piece_vocabulary(there.tokenizer(), there.config)[1])
+        read_weights(model, pretrained, piece_vocabulary(pretrained.tokenizer(), pretrained.config)[1])
     return True
 
 
-def built_model(
+def build_model(
     settings: ModelSettings, vocabulary_size: int, seed: int, precision: str = "float32", **options: Any
 ) -> Seq2Seq:
-    """Return a new model, whose weights are a function of the seed. options: of `Seq2Seq`.
+    """Create a model whose random weights are determined by the seed.
 
-    Kernels have the variance of Glorot and Bengio (2010), 2 / (inputs + outputs). If one consists of several products,
-    and has their number as the attribute `parts`, the outputs are those of one of them.
+    Kernels are initialised as in Glorot and Bengio (2010), with the variance 2 / (inputs + outputs). If a kernel
+    concatenates several matrices, as in an LSTM, `outputs` is the size of one matrix.
+
+    Args:
+        settings: The settings of the model.
+        vocabulary_size: The number of tokens.
+        seed: The seed of the random weights.
+        precision: The precision of the computation.
+        **options: Further arguments of `Seq2Seq`.
     """
     model = Seq2Seq(settings, vocabulary_size, precision, **options)
     for number, weight in enumerate(model.trainable_variables):
         weight_seed = seed + 1000 * number
-        # The layers have set the others: biases to zeros, and ones for an LSTM's forget gate; gains to ones.
+        # The layers themselves initialise biases to zeros, the forget gate of an LSTM to ones, and gains to ones.
         if weight.name in ("embeddings", "projection"):
             weight.assign(keras.initializers.RandomNormal(stddev=0.05, seed=weight_seed)(weight.shape))
         elif weight.name == "kernel":
@@ -96,18 +114,11 @@ def built_model(
     return model
 
 
-def start_from_vectors(model: Seq2Seq, vectors: "WordVectors") -> None:
-    """Set the embeddings of tokens to pretrained word vectors."""
-    embeddings = model.embedding.embeddings.numpy()  # [vocabulary, embedding]
-    embeddings[vectors.ids] = vectors.rows
-    model.embedding.embeddings.assign(embeddings)
-
-
 def start_from_frequencies(model: Seq2Seq, shards: Sequence[EncodedPairs]) -> None:
-    """Set the bias so that the untrained model predicts each token with its frequency in the replies.
+    """Set the output bias so the untrained model predicts each token with its relative frequency in the replies.
 
-    Otherwise the first epoch would have to learn the frequencies. Tokens that never occur, such as most bytes, count as
-    a tenth of an occurrence.
+    The model then does not have to learn these frequencies in the first epoch. The frequencies are smoothed by adding
+    0.1 to each count, because some tokens never occur.
     """
     smoothed = np.full(model.bias.shape[0], 0.1)
     for pairs in shards:
@@ -118,30 +129,45 @@ def start_from_frequencies(model: Seq2Seq, shards: Sequence[EncodedPairs]) -> No
 
 
 def start_from_trained(model: Seq2Seq, vocabulary: Vocabulary, other: Trained) -> None:
-    """Set all weights to those of a trained model of the same sizes, whose vocabulary may be another."""
+    """Copy all weights from a trained model with the same layer sizes. The vocabularies may differ.
+
+    Args:
+        model: The model whose weights are set.
+        vocabulary: The vocabulary of `model`.
+        other: The trained model and its vocabulary.
+    """
     recurrent = {id(v.value) for layer in (model.encoder, model.decoder) for v in layer.trainable_variables}
     sizes = len(vocabulary), len(other.vocabulary)
     for weight, old in zip(weights_of(model), weights_of(other.model), strict=True):
         value = old.numpy()
-        of_tokens = [axis for axis, both in enumerate(zip(weight.shape, old.shape, strict=True)) if both == sizes]
-        if of_tokens and id(weight) not in recurrent:
-            axis = of_tokens[0]
-            drawn, value = (np.moveaxis(array, axis, 0) for array in (weight.numpy(), value))
-            value = np.moveaxis(rows_by_token(drawn, vocabulary, value, other.vocabulary), 0, axis)
+        token_axes = [axis for axis, both in enumerate(zip(weight.shape, old.shape, strict=True)) if both == sizes]
+        if token_axes and id(weight) not in recurrent:
+            axis = token_axes[0]
+            initial, value = (np.moveaxis(array, axis, 0) for array in (weight.numpy(), value))
+            value = np.moveaxis(transfer_rows(initial, vocabulary, value, other.vocabulary), 0, axis)
         weight.assign(value)
 
 
-def rows_by_token(drawn: Array, vocabulary: Vocabulary, other: Array, old: Vocabulary) -> Array:
-    """Return the rows of the tokens of a vocabulary, taken from those of an old one.
+def transfer_rows(initial: Array, vocabulary: Vocabulary, old_rows: Array, old_vocabulary: Vocabulary) -> Array:
+    """Convert a weight with one row per token from an old vocabulary to a new one.
 
-    drawn: at random, [vocabulary, ...]. other: [old, ...]. A new token starts with the mean of the rows of its
-    characters or bytes; its bias, and a byte, stay as they are.
+    Tokens in both vocabularies keep their rows. The row of a new token is the mean of the old rows of its characters or
+    bytes. New bytes and the biases of new tokens keep their initial values.
+
+    Args:
+        initial: The initial rows of the new vocabulary, [vocabulary, ...].
+        vocabulary: The new vocabulary.
+        old_rows: The rows of the old vocabulary, [old vocabulary, ...].
+        old_vocabulary: The old vocabulary.
+
+    Returns:
+        The rows of the new vocabulary, [vocabulary, ...].
     """
-    ids = {token: i for i, token in enumerate(old.tokens)}
-    rows = drawn.copy()
+    old_ids = {token: i for i, token in enumerate(old_vocabulary.tokens)}
+    rows = initial.copy()
     for i, token in enumerate(vocabulary.tokens):
-        if token in ids:
-            rows[i] = other[ids[token]]
-        elif i < vocabulary.first_byte and drawn.ndim > 1:
-            rows[i] = other[old.ids([token])].mean(axis=0)
+        if token in old_ids:
+            rows[i] = old_rows[old_ids[token]]
+        elif i < vocabulary.first_byte and initial.ndim > 1:
+            rows[i] = old_rows[old_vocabulary.ids([token])].mean(axis=0)
     return rows

@@ -1,8 +1,10 @@
-"""The update rule, applied once a step to the gradient sums of the whole global batch.
+"""The optimizers, based on TensorFlow's fused kernels.
 
-By TensorFlow's fused kernels: Keras's optimizers pass over each weight ten times, and sum over replicas again. An
-update whose loss or gradient is not finite changes nothing, by scalars with which the kernels leave their variables as
-they are: the condition of a branch would have to be copied from a GPU to the host.
+The optimizers of Keras are not used, because they are slower and sum gradients over replicas a second time.
+
+If the loss or gradient is not finite, the update must not change any weight. The kernels then run with hyperparameters
+that leave all variables unchanged, such as a learning rate of 0. A conditional would be slower, because its condition
+would have to be copied from the GPU to the host.
 """
 
 from collections.abc import Sequence
@@ -16,67 +18,80 @@ import tensorflow as tf
 from chatbot.config.learning import LearningSettings
 
 MOMENTUM = 0.9
-BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-7  # Adam's, as in Keras
-TINY = 1e-37  # less than the weight of any token, also times the smallest loss scale; its inverse is finite
+BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-7  # Adam, with the defaults of Keras
+TINY = 1e-37  # prevents division by zero; smaller than any token weight, even at the minimum loss scale
 
 NUM_SLOTS = {"adam": 2, "momentum": 1, "sgd": 0}
-SMALLEST_SCALE = 2.0**-24
-LARGEST_SCALE = 2.0**24
-# The scale is doubled after this number of finite steps in a row.
-DOUBLED_AFTER = 2000
+MIN_LOSS_SCALE = 2.0**-24
+MAX_LOSS_SCALE = 2.0**24
+# The loss scale is doubled after this many consecutive finite steps.
+GROWTH_INTERVAL = 2000
 
 
 def make_slots(rule: str, weight: tf.Variable) -> list[tf.Variable]:
-    """Return the rule's slots of a weight, filled with zeros, on its device."""
+    """Create the optimizer's state variables for a weight, filled with zeros, on the device of the weight."""
     with tf.device(weight.device):
         return [tf.Variable(tf.zeros_like(weight), trainable=False) for _ in range(NUM_SLOTS[rule])]
 
 
 class Clipped(NamedTuple):
-    """Gradients of the mean loss."""
+    """Clipped gradients of the mean loss."""
 
     gradients: list[tf.Tensor]  # clipped; zeros if `finite` is false
-    norm: tf.Tensor  # scalar float32, before clipping
-    finite: tf.Tensor  # scalar bool: the norm is finite
-    overflow: tf.Tensor  # scalar bool: from `is_overflow`; false but in float16
+    norm: tf.Tensor  # global norm before clipping, scalar float32
+    finite: tf.Tensor  # whether the norm is finite, scalar bool
+    overflow: tf.Tensor  # whether the gradients overflowed in float16 because of the loss scale, scalar bool
 
 
 def average_and_clip(
     sums: Sequence[tf.Tensor], tokens: tf.Tensor, max_gradient_norm: float, loss_scale: tf.Tensor | None = None
 ) -> Clipped:
-    """Return the gradients of the mean loss, clipped by their global norm.
+    """Compute the gradients of the mean loss, clipped by their global norm.
 
-    sums: gradients of the loss sum. tokens: scalar float32, the number of target tokens in it, NaN if the loss is not
-    finite. loss_scale: the factor of both in float16. Each gradient is multiplied once, by the product of both factors.
+    Each gradient is multiplied only once, by a factor that combines averaging and clipping.
+
+    Args:
+        sums: The gradients of the loss sum.
+        tokens: The number of target tokens in the loss sum, scalar float32; NaN if the loss is not finite.
+        max_gradient_norm: The maximum global norm.
+        loss_scale: The loss scale by which `sums` and `tokens` are multiplied in float16, scalar float32; else None.
     """
-    counted = tf.maximum(tokens, TINY)  # with --variable-update independent a tower may have no pair
-    norm = tf.linalg.global_norm(sums) / counted
+    divisor = tf.maximum(tokens, TINY)  # A tower may have no tokens with --variable-update independent.
+    norm = tf.linalg.global_norm(sums) / divisor
     finite = tf.math.is_finite(norm)
-    scale = tf.where(finite, tf.minimum(1.0, max_gradient_norm / norm) / counted, 0.0)
+    scale = tf.where(finite, tf.minimum(1.0, max_gradient_norm / norm) / divisor, 0.0)
     gradients = []
     for gradient in sums:
         with tf.device(gradient.device):
-            gradients.append(tf.math.multiply_no_nan(gradient, scale))  # a product with 0 is 0, also that of NaN
-    overflow = tf.constant(False) if loss_scale is None else is_overflow(loss_scale, finite, tokens)
+            gradients.append(tf.math.multiply_no_nan(gradient, scale))  # returns 0 for NaN times 0
+    overflow = tf.constant(False)
+    if loss_scale is not None:  # `tokens` is NaN if the loss is not finite, and a smaller scale would not help then.
+        overflow = ~finite & tf.math.is_finite(tokens) & (loss_scale > MIN_LOSS_SCALE)
     return Clipped(gradients, norm, finite, overflow)
 
 
 class Scalars(NamedTuple):
-    """The scalars of an update, float32, for `apply_update`."""
+    """The scalar inputs of `apply_update`, float32."""
 
-    rate: tf.Tensor  # the learning rate
+    rate: tf.Tensor  # learning rate
     beta_1: tf.Tensor
     beta_2: tf.Tensor
     power_1: tf.Tensor  # beta_1 to the power of the number of updates
-    power_2: tf.Tensor
+    power_2: tf.Tensor  # beta_2 to the power of the number of updates
     momentum: tf.Tensor
     epsilon: tf.Tensor
-    applied: tf.Tensor  # 1, or 0 for an update that changes nothing
+    applied: tf.Tensor  # 1 if the update is applied, 0 if it changes nothing
 
 
 def update_scalars(rate: tf.Tensor, number: tf.Tensor, finite: tf.Tensor) -> Scalars:
-    """Return the scalars of update `number`, int64, from 1; those of one that changes nothing if it is not finite."""
-    exponent = tf.cast(tf.maximum(number, 1), tf.float32)  # 0 before the first update that is applied
+    """Compute the scalar inputs of `apply_update`.
+
+    Args:
+        rate: The learning rate, scalar float32.
+        number: The number of the update, counted from 1, scalar int64.
+        finite: Whether the gradients are finite, scalar bool. If they are not, the update changes nothing.
+    """
+    exponent = tf.cast(tf.maximum(number, 1), tf.float32)  # `number` is 0 until an update is applied.
     one, *factors = map(tf.constant, (1.0, BETA_1, BETA_2, MOMENTUM))
     beta_1, beta_2, momentum = (tf.where(finite, factor, one) for factor in factors)
     return Scalars(
@@ -92,19 +107,26 @@ def update_scalars(rate: tf.Tensor, number: tf.Tensor, finite: tf.Tensor) -> Sca
 
 
 def update_average(
-    average: tf.Variable, weight: tf.Variable, highest_decay: float, number: tf.Tensor, applied: tf.Tensor
+    average: tf.Variable, weight: tf.Variable, max_decay: float, number: tf.Tensor, applied: tf.Tensor
 ) -> tf.Operation:
-    """Update an exponential moving average of a weight, in place. number: of the update, from 1.
+    """Update the exponential moving average of a weight in place.
 
-    The decay is min(highest_decay, (1 + number) / (10 + number)), so that the first averages forget the untrained
-    weights.
+    The decay is min(max_decay, (1 + number) / (10 + number)). It is small at first, so the untrained weights soon lose
+    their influence on the average.
+
+    Args:
+        average: The moving average.
+        weight: The weight.
+        max_decay: The decay after many updates.
+        number: The number of the update, counted from 1, scalar int64.
+        applied: 1 to update the average, or 0 to leave it unchanged, scalar float32.
     """
-    share = applied * tf.maximum(1 - highest_decay, 9 / (10 + tf.cast(number, tf.float32)))
-    return average.assign_sub(share * (average - weight.read_value()), read_value=False)
+    rate = applied * tf.maximum(1 - max_decay, 9 / (10 + tf.cast(number, tf.float32)))
+    return average.assign_sub(rate * (average - weight.read_value()), read_value=False)
 
 
 def is_decayed(variable: keras.Variable) -> bool:
-    """Return whether --weight-decay applies: to kernels and embeddings, not to biases and vectors of gains."""
+    """Return whether --weight-decay applies to a variable. Biases and gains are exempt."""
     return variable.name != "bias" and len(variable.shape) > 1
 
 
@@ -116,18 +138,24 @@ def apply_update(
     scalars: Scalars,
     decayed: bool = False,
 ) -> tf.Operation:
-    """Update one weight and its slots in place.
+    """Update a weight and its slots in place.
 
-    gradient: from `average_and_clip`. decayed: from `is_decayed`.
+    Adam (Kingma and Ba, 2015) is implemented as in Keras: epsilon is added to the root of the second moment before bias
+    correction. Weight decay is decoupled (Loshchilov and Hutter, 2019), as in PyTorch's AdamW: with every optimizer,
+    the weight is multiplied by 1 - rate * decay before the update.
 
-    Adam is that of Kingma and Ba (2015), in the form at the end of their section 2, whose epsilon is added to the root
-    of the uncorrected mean of squares, as in Keras. Weight decay is decoupled (Loshchilov and Hutter, 2019): the weight
-    is multiplied by 1 - rate * decay before the update, as in PyTorch's AdamW, with every rule.
+    Args:
+        settings: The learning settings, with the optimizer and the weight decay.
+        weight: The weight.
+        slots: The slots from `make_slots`.
+        gradient: The gradient from `average_and_clip`.
+        scalars: The scalars from `update_scalars`.
+        decayed: Whether weight decay applies to the weight.
     """
-    first = []
+    decays = []
     if decayed and settings.weight_decay:
-        first.append(weight.assign_sub(scalars.rate * settings.weight_decay * weight, read_value=False))
-    with tf.control_dependencies(first):
+        decays.append(weight.assign_sub(scalars.rate * settings.weight_decay * weight, read_value=False))
+    with tf.control_dependencies(decays):
         if settings.optimizer == "adam":
             return tf.raw_ops.ResourceApplyAdam(
                 var=weight.handle,
@@ -143,7 +171,7 @@ def apply_update(
                 use_locking=True,
             )
         if settings.optimizer == "momentum":
-            # No kernel with Keras's rule leaves the weight as it is when there is nothing to add.
+            # The fused kernel of this momentum rule cannot leave the weight unchanged when an update is skipped.
             velocity = scalars.momentum * slots[0] - scalars.rate * gradient
             with tf.control_dependencies([slots[0].assign(velocity, read_value=False)]):
                 return weight.assign_add(scalars.applied * velocity, read_value=False)
@@ -153,11 +181,11 @@ def apply_update(
 
 
 class LossScale:
-    """The factor of the loss in float16, and the finite steps since it last changed, on the caller's device.
+    """The loss scale in float16, and the number of finite steps since the scale last changed.
 
-    Gradients that overflow halve it, many finite steps in a row double it. It starts at 1, since the loss is a sum;
-    Micikevicius et al. (2018) scale the small gradients of a mean up. It is a power of two, so that it changes no bit
-    of a gradient within the range.
+    The scale is halved when gradients overflow, and doubled after many consecutive finite steps (Micikevicius et al.,
+    2018). It starts at 1, because gradients of a loss sum are larger than those of a mean. It is always a power of two,
+    so multiplication by it causes no rounding errors. The variable is created on the caller's device.
     """
 
     def __init__(self) -> None:
@@ -167,35 +195,29 @@ class LossScale:
         """Return the scale, scalar float32."""
         return self._variable[0]
 
-    def update(self, used: tf.Tensor, finite: tf.Tensor, overflow: tf.Tensor) -> tf.Operation:
-        """Halve the scale after an overflow, or double it after DOUBLED_AFTER finite steps in a row.
+    def update(self, step_scale: tf.Tensor, finite: tf.Tensor, overflow: tf.Tensor) -> tf.Operation:
+        """Halve the scale after an overflow, or double it after GROWTH_INTERVAL consecutive finite steps.
 
-        used: the scale of the gradients; asynchronous steps that overflow with the same one halve it once. finite,
-        overflow: scalar bool.
+        Args:
+            step_scale: The loss scale with which the step was computed. It differs from the current scale if an
+                asynchronous step has changed the scale in the meantime.
+            finite: Whether the loss and gradients of the step were finite, scalar bool.
+            overflow: Whether the step overflowed, scalar bool.
         """
         scale, steps = tf.unstack(self._variable)
         steps = tf.where(finite, steps + 1, 0.0)
-        doubled = steps >= DOUBLED_AFTER
+        doubled = steps >= GROWTH_INTERVAL
         steps = tf.where(doubled, 0.0, steps)
-        larger = tf.where(doubled, tf.minimum(2 * scale, LARGEST_SCALE), scale)
-        scale = tf.where(overflow, tf.minimum(used / 2, scale), larger)
+        larger = tf.where(doubled, tf.minimum(2 * scale, MAX_LOSS_SCALE), scale)
+        scale = tf.where(overflow, tf.minimum(step_scale / 2, scale), larger)
         return self._variable.assign([scale, steps], read_value=False)
 
     def gather_state(self) -> npt.NDArray[np.float32]:
-        """Return the logarithm of the scale to base 2, and the finite steps, [2]. A new run has zeros."""
+        """Return [log2 of the scale, number of finite steps], float32. Both are zero in a new run."""
         scale, steps = self._variable.numpy()
         return np.array([np.log2(scale), steps], np.float32)
 
     def scatter_state(self, state: npt.NDArray[np.float32]) -> None:
-        """Continue from a state as `gather_state` returns it."""
+        """Restore a state from `gather_state`."""
         exponent, steps = state
         self._variable.assign([2.0**exponent, steps])
-
-
-def is_overflow(used: tf.Tensor, finite: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
-    """Return whether an update was skipped because the loss scale was too large, scalar bool.
-
-    used: the scale of the gradients. finite: whether the update is applied. tokens: NaN if the loss is not finite, when
-    no scale helps.
-    """
-    return ~finite & tf.math.is_finite(tokens) & (used > SMALLEST_SCALE)

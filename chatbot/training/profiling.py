@@ -1,4 +1,4 @@
-"""The time that each GPU takes for a step, and the traces of --profile."""
+"""Detection of slow GPUs, and the profiler traces of --profile."""
 
 import statistics
 import sys
@@ -18,46 +18,60 @@ from chatbot.training.share import Buffer, Prepared, Share
 from chatbot.training.step import Synchronous
 from chatbot.training.variable_update import Graph, VariableUpdate
 
-# A tower takes the least time of so many measurements.
+# The number of measurements per GPU. Only the fastest one counts.
 REPEATS = 3
-# A tower is slow if it takes so many times the median of the others. Less may be chance.
+# A GPU is considered slow if it takes this many times the median of the other GPUs. Smaller differences can be noise.
 SLOW = 2.0
 
 
 class TowerTimes:
-    """Measures the seconds that each GPU takes for the gradients of its share; not of CPUs, which share their cores."""
+    """Measures how long each GPU takes to compute the gradients of its part of a batch.
+
+    Nothing is measured if several towers share a CPU or GPU, because they slow each other down.
+
+    Args:
+        train_step: The training step.
+        towers: The towers of the training step.
+    """
 
     def __init__(self, train_step: VariableUpdate, towers: Sequence[Tower]) -> None:
-        """towers: those of `train_step`."""
         self._towers, self._slow = towers, set[int]()
         self._step: Synchronous | None = None
-        are_apart = all("GPU" in tower.device and not tower.virtual and tower.parts is None for tower in towers)
-        if len(towers) > 1 and are_apart and isinstance(train_step, Synchronous):
+        have_own_gpus = all("GPU" in tower.device and not tower.virtual and tower.parts is None for tower in towers)
+        if len(towers) > 1 and have_own_gpus and isinstance(train_step, Synchronous):
             self._step = train_step
             self._gradients = Graph(train_step.first_tower_sums)
 
     def measure(self, batch: Prepared) -> list[float]:
-        """Return the seconds of each tower for the first piece of its share, computed again; [] if not measured."""
+        """Time the gradient computation of each tower on its first micro-batch.
+
+        Returns:
+            The time of each tower in seconds, or an empty list if the towers cannot be measured.
+        """
         if self._step is None:
             return []
         try:
-            (shares, *_) = self._step.preparation.copied(batch)
+            (shares, *_) = self._step.preparation.device_shares(batch)
             return [*map(min, *(self._measure_once(shares) for _ in range(REPEATS)))]
-        except tf.errors.OpError:  # the next step shows a failure of a device or of memory, and reacts to it
+        except tf.errors.OpError:  # A failed device or a lack of memory is handled in the next step.
             return []
 
     def slow(self, seconds: Sequence[float]) -> list[str]:
-        """Return a warning about each tower that has become slower than the others. seconds: of `measure`."""
+        """Return a warning for each slow tower, unless it was already slow in the previous measurement.
+
+        Args:
+            seconds: The result of `measure`.
+        """
         if not seconds:
             return []
-        others = [statistics.median([*seconds[:i], *seconds[i + 1 :]]) for i in range(len(seconds))]
-        slow = {i for i, median in enumerate(others) if seconds[i] > SLOW * median}
-        new = slow - self._slow
+        medians = [statistics.median([*seconds[:i], *seconds[i + 1 :]]) for i in range(len(seconds))]  # other towers
+        slow = {i for i, median in enumerate(medians) if seconds[i] > SLOW * median}
+        newly_slow = slow - self._slow
         self._slow = slow
         return [
-            f"{self._towers[i].name} takes {1000 * seconds[i]:.0f} ms for its share of a step, the median of the others"
-            f" {1000 * others[i]:.0f} ms: all wait for it; `nvidia-smi -q -d PERFORMANCE` may show why"
-            for i in sorted(new)
+            f"{self._towers[i].name} takes {1000 * seconds[i]:.0f} ms for its share of a step, and the other towers "
+            f"(median {1000 * medians[i]:.0f} ms) wait for it; `nvidia-smi -q -d PERFORMANCE` may show why"
+            for i in sorted(newly_slow)
         ]
 
     def _measure_once(self, shares: Sequence[Share | Buffer]) -> list[float]:
@@ -68,7 +82,7 @@ class TowerTimes:
         def seconds(tower: Tower, weights: Inputs, share: Share | Buffer) -> float:
             started = time.perf_counter()
             with tf.device(tower.device):
-                gradients(weights, share).loss.numpy()  # waits for all that the device computes
+                gradients(weights, share).loss.numpy()  # Reading the loss waits for the device.
             return time.perf_counter() - started
 
         with ThreadPoolExecutor(len(self._towers), "towers") as pool:
@@ -76,7 +90,12 @@ class TowerTimes:
 
 
 class Profile:
-    """Traces the steps of a range into the folder of a TensorBoard run. An empty range traces nothing."""
+    """Traces a range of steps with TensorFlow's profiler, for display in TensorBoard.
+
+    Args:
+        folder: The folder of the TensorBoard run.
+        steps: The steps to trace, counted from 1; may be empty.
+    """
 
     def __init__(self, folder: Path, steps: Sequence[int]) -> None:
         self._folder = folder
@@ -85,7 +104,7 @@ class Profile:
 
     @contextmanager
     def step(self, number: int) -> Iterator[None]:
-        """Trace the step that runs in this context if it is one of the range. number: from 1."""
+        """Trace the step that runs in this context if it is one of the steps to trace."""
         if number not in self._steps:
             yield
             return
@@ -99,25 +118,25 @@ class Profile:
             self.stop()
 
     def stop(self) -> None:
-        """Write the trace, if there is one. Training goes on if it cannot be written."""
+        """Write the trace if one was started. If it cannot be written, print a message and continue."""
         if not self._active:
             return
-        self._active, self._steps = False, ()  # a run that goes back to a checkpoint repeats steps
+        self._active, self._steps = False, ()  # Steps that are repeated from a checkpoint are not traced again.
         try:
             tf.profiler.experimental.stop()
             print(f"Profile: tensorboard --logdir {self._folder}")
         except (tf.errors.OpError, OSError) as error:
             reason = str(error).splitlines()[0]
-            print(f"--profile: {self._folder} cannot be written ({reason}); training goes on", file=sys.stderr)
+            print(f"--profile: cannot write to {self._folder} ({reason}); training continues", file=sys.stderr)
 
 
 @contextmanager
-def profiled(run: Run) -> Iterator[Profile]:
-    """Open the profile of --profile. Each machine writes its own."""
+def open_profile(run: Run) -> Iterator[Profile]:
+    """Create the profile of --profile, and write the trace at the end. Each machine writes its own trace."""
     steps = run.settings.run.profiled_steps
     folder = TENSORBOARD / run.settings.run.attempt
     if steps and run.progress.step >= steps[-1]:
-        print(f"Nothing is profiled: step {steps[-1]:,} of --profile {run.settings.run.profile} is over.")
+        print(f"Nothing is profiled: step {steps[-1]:,} of --profile {run.settings.run.profile} is already finished.")
     profile = Profile(folder if run.team.chief else folder / f"worker_{run.team.machine}", steps)
     try:
         yield profile

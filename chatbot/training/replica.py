@@ -1,8 +1,10 @@
-"""The weights that are trained, in groups, with their optimizer slots and average.
+"""Groups of trained weights, with their optimizer slots and moving averages.
 
-The values, gradients and slots of a group of variables are joined to vectors. A GPU computes a vector of many megabytes
-as fast as one of a few kilobytes, but waits for the host, which starts each operation. A group belongs to one stage of
-the backward pass, so that its gradient can be exchanged as soon as that stage is over.
+All variables in a group are concatenated into one vector, and so are their gradients and slots. A few large vectors are
+faster than many small ones on a GPU, where launching an operation often costs more than the computation.
+
+The variables of a group belong to the same stage of the model. Their gradient can therefore be exchanged as soon as the
+backward pass of this stage is finished.
 """
 
 import math
@@ -26,9 +28,9 @@ from chatbot.training.optimizer import (
     update_scalars,
 )
 
-# Gradients are exchanged between CPUs in groups of at least this size. A smaller one would pay the latency of an
-# exchange more often; with a larger one, the first gradients would wait longer for the others. It is also about what
-# GPUs exchange in the time that a group costs them in addition (`least_bytes`).
+# The minimum size of a group when CPUs exchange gradients. Smaller groups would need more exchanges, each with its
+# latency. In larger groups, the first gradients would wait longer for the last. On GPUs, the minimum size also depends
+# on the model (see `min_group_bytes`).
 GROUP_BYTES = 4 << 20
 
 ENCODER = "encoder"
@@ -37,37 +39,41 @@ PROJECTION = "projection"
 
 
 class Group(NamedTuple):
-    """Variables that are updated together. That of the embedding has no other variable."""
+    """Variables that are updated together. The embedding is always a group by itself."""
 
-    stage: str  # of the forward pass: ENCODER, DECODER or PROJECTION
-    indices: tuple[int, ...]  # among model.trainable_variables
+    stage: str  # stage of the forward pass: ENCODER, DECODER or PROJECTION
+    indices: tuple[int, ...]  # indices into model.trainable_variables
     shapes: tuple[tuple[int, ...], ...]
-    trained: bool  # not of a part that is frozen
-    decayed: bool  # by --weight-decay
+    trained: bool  # false if the variables are frozen
+    decayed: bool  # whether --weight-decay applies
 
-    def joined(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Return the tensors of the variables as one vector; that of a single variable as it is."""
+    def join(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Concatenate one tensor per variable into one vector. A single tensor is returned unchanged."""
         if len(tensors) == 1:
             return tensors[0]
-        return tf.concat([_reshaped(tensor, [-1], len(tensor.shape) == 1) for tensor in tensors], 0)
+        return tf.concat([_reshape(tensor, [-1], len(tensor.shape) == 1) for tensor in tensors], 0)
 
-    def divided(self, tensor: tf.Tensor) -> list[tf.Tensor]:
-        """Undo `joined`."""
+    def split(self, tensor: tf.Tensor) -> list[tf.Tensor]:
+        """Split a vector from `join` into one tensor per variable."""
         if len(self.shapes) == 1:
             return [tensor]
         parts = tf.split(tensor, [math.prod(shape) for shape in self.shapes])
-        return [_reshaped(part, shape, len(shape) == 1) for part, shape in zip(parts, self.shapes, strict=True)]
+        return [_reshape(part, shape, len(shape) == 1) for part, shape in zip(parts, self.shapes, strict=True)]
 
 
-def _reshaped(tensor: tf.Tensor, shape: Sequence[int], is_vector: bool) -> tf.Tensor:
-    """Return a tensor in another shape; a vector that stays one as it is, without an operation."""
+def _reshape(tensor: tf.Tensor, shape: Sequence[int], is_vector: bool) -> tf.Tensor:
+    """Reshape a tensor, or return it unchanged if it is a vector."""
     return tensor if is_vector else tf.reshape(tensor, shape)
 
 
-def groups_of(model: Seq2Seq, settings: LearningSettings, least_bytes: int) -> list[Group]:
-    """Return the groups of all variables, in the order of the backward pass; the last one is the embedding's.
+def group_variables(model: Seq2Seq, settings: LearningSettings, min_group_bytes: int) -> list[Group]:
+    """Group the trainable variables of a model in the order of the backward pass. The last group is the embedding.
 
-    least_bytes: variables of one stage are joined until their group has this size; 0 for a group for each variable.
+    Args:
+        model: The model with the variables.
+        settings: The learning settings, which determine the frozen parts and the weight decay.
+        min_group_bytes: The minimum size of a group in bytes, if there are enough variables; 0 creates a group for each
+            variable.
     """
     variables = model.trainable_variables
     embedding = embedding_index(model)
@@ -78,7 +84,7 @@ def groups_of(model: Seq2Seq, settings: LearningSettings, least_bytes: int) -> l
     )
     parts = part_names(model)
 
-    def group(stage: str, members: Sequence[int]) -> Group:
+    def make_group(stage: str, members: Sequence[int]) -> Group:
         shapes = tuple(tuple(variables[i].shape) for i in members)
         trained, decayed = kind(members[0])
         return Group(stage, tuple(members), shapes, trained, decayed)
@@ -86,81 +92,99 @@ def groups_of(model: Seq2Seq, settings: LearningSettings, least_bytes: int) -> l
     def kind(i: int) -> tuple[bool, bool]:
         return parts[i] not in settings.frozen, settings.weight_decay > 0 and is_decayed(variables[i])
 
-    own = [i for i in range(len(variables)) if i not in {*decoder, *encoder, embedding}]
+    projection = [i for i in range(len(variables)) if i not in {*decoder, *encoder, embedding}]
     groups = []
-    for stage, members in ((PROJECTION, own), (DECODER, decoder), (ENCODER, encoder)):
+    for stage, members in ((PROJECTION, projection), (DECODER, decoder), (ENCODER, encoder)):
         open_groups: dict[tuple[bool, bool], list[int]] = {}
         for i in members:
-            # A variable that is large enough is not joined with others, which would copy it.
-            joined = [i] if size_of(variables[i]) >= least_bytes else [*open_groups.pop(kind(i), []), i]
-            if sum(size_of(variables[j]) for j in joined) >= least_bytes:
-                groups.append(group(stage, joined))
+            # Concatenation copies the variables, so large variables are not grouped with others.
+            joined = [i] if variable_bytes(variables[i]) >= min_group_bytes else [*open_groups.pop(kind(i), []), i]
+            if sum(variable_bytes(variables[j]) for j in joined) >= min_group_bytes:
+                groups.append(make_group(stage, joined))
             else:
                 open_groups[kind(i)] = joined
-        groups += [group(stage, joined) for joined in open_groups.values()]
-    return [*groups, group(PROJECTION, [embedding])]
+        groups += [make_group(stage, joined) for joined in open_groups.values()]
+    return [*groups, make_group(PROJECTION, [embedding])]
 
 
-def size_of(variable: tf.Variable) -> int:
-    """Return the bytes of a variable, which is float32."""
+def variable_bytes(variable: tf.Variable) -> int:
+    """Return the size of a float32 variable in bytes."""
     return 4 * math.prod(variable.shape)
 
 
-def least_bytes(model: Seq2Seq, on_gpus: bool, is_exchanged: bool) -> int:
-    """Return the size of groups. is_exchanged: whether the gradients of several replicas are added.
+def min_group_bytes(model: Seq2Seq, on_gpus: bool, is_exchanged: bool) -> int:
+    """Return the minimum size of a group, in bytes.
 
-    On CPUs, an update of many variables costs no more than that of one, so that without an exchange none are joined.
+    On CPUs, variables are only grouped if gradients are exchanged. Otherwise, updating many small variables is as fast
+    as updating a large one.
 
-    Between GPUs, a group costs time beside its exchange, since NCCL calls the host back after it; but the last group is
-    exchanged when the backward pass is over, so that a large one delays the update. If that time is the one of an
-    exchange of GROUP_BYTES, n equal groups cost n * GROUP_BYTES + total / n, the least where total / n is the geometric
-    mean of both.
+    On GPUs, the size is a compromise. Each group adds overhead, because NCCL calls the host after each exchange. But
+    large groups delay the update, because the last group is exchanged after the end of the backward pass. Assume that
+    the overhead of a group equals the time to exchange GROUP_BYTES. Then n groups of equal size cost
+    n * GROUP_BYTES + total / n. This cost is lowest if the group size, total / n, is the geometric mean of GROUP_BYTES
+    and the total.
+
+    Args:
+        model: The model whose variables are grouped.
+        on_gpus: Whether any tower is on a GPU.
+        is_exchanged: Whether the gradients of several replicas are summed.
     """
     if on_gpus:
-        total = sum(map(size_of, model.trainable_variables))
+        total = sum(map(variable_bytes, model.trainable_variables))
         return max(GROUP_BYTES, math.isqrt(total * GROUP_BYTES))
     return GROUP_BYTES if is_exchanged else 0
 
 
 def part_names(model: Seq2Seq) -> list[str]:
-    """Return the part of the model that each of model.trainable_variables belongs to, as --freeze names it."""
-    part_of = {id(variable): "encoder" for variable in model.encoder.trainable_variables}
-    part_of |= {id(variable): "decoder" for variable in model.decoder.trainable_variables}
+    """Return the model part that each trainable variable belongs to. The names are those of --freeze."""
+    names = {id(variable): "encoder" for variable in model.encoder.trainable_variables}
+    names |= {id(variable): "decoder" for variable in model.decoder.trainable_variables}
     if model.decoder.attention is not None:
-        part_of |= {id(variable): "attention" for variable in model.decoder.attention.trainable_variables}
-    part_of[id(model.embedding.embeddings)] = "embedding"
-    return [part_of.get(id(variable), "projection") for variable in model.trainable_variables]
+        names |= {id(variable): "attention" for variable in model.decoder.attention.trainable_variables}
+    names[id(model.embedding.embeddings)] = "embedding"
+    return [names.get(id(variable), "projection") for variable in model.trainable_variables]
 
 
-# Arrays of a checkpoint.
+# The type of lists of arrays that are stored in a checkpoint.
 Values = Sequence[npt.NDArray[Any]]
 
 
 class TrainState(NamedTuple):
-    """What a checkpoint has beside the weights of the model."""
+    """The training state in a checkpoint, besides the weights of the model."""
 
-    optimizer: Values  # the number of updates, and the slots
-    trained: Values = ()  # with --average the weights that are trained, since those of the model are averages
-    loss_scale: Values = ()  # in float16, of `LossScale`
-    pending: Values = ()  # with --staged-variables the gradients of the last step, their tokens and their loss scale
+    optimizer: Values  # the number of updates, followed by the slots
+    trained: Values = ()  # with --average: the trained weights, because the model contains their moving averages
+    loss_scale: Values = ()  # the state of `LossScale` in float16
+    pending: Values = ()  # with --staged-variables: gradients of the last step, number of tokens, loss scale
 
 
 class Inputs(NamedTuple):
-    """What the gradient function takes of a replica."""
+    """The state of a replica that the gradient function needs."""
 
-    weights: list[tf.Tensor]  # of each group
-    loss_scale: tf.Tensor | None  # scalar float32, in float16
+    weights: list[tf.Tensor]  # one per group
+    loss_scale: tf.Tensor | None  # scalar float32 in float16, else None
 
 
 class Replica:
-    """The weights that are trained, their slots, their average and the number of updates, each on its device.
+    """A replica of the trained weights, with optimizer slots, moving averages and the number of updates.
 
-    groups: of the model's variables. place: the device of all weights, or of each group; None: where the model's
-    weights are. copies: train copies of the model's weights. keeps_average: keep the moving average of --average, as
-    one of several equal replicas does.
-    weights: of each group. They are the model's own for a group of one variable, unless copies are trained or averages
-    kept, which are then in the model's weights; `gather_state` copies what is not there.
-    calls: of `apply`, with those that updated nothing.
+    If possible, the replica trains the variables of the model directly. Otherwise, it trains separate variables, which
+    `gather_state` copies into the model. Separate variables are needed for groups of several variables, for moving
+    averages, and if `copies` is true.
+
+    Args:
+        model: The model.
+        settings: The learning settings, with the optimizer and the moving average.
+        groups: The groups of the model's variables.
+        place: The device of all weights, or a list with one device per group; None for the devices of the model's
+            weights.
+        copies: Whether to train copies of the model's weights.
+        keep_average: Whether to compute the moving averages of --average. One of several equal replicas suffices.
+
+    Attributes:
+        weights: The weights, one variable per group.
+        updates: The number of applied updates, int64.
+        calls: The number of calls of `apply`, including those that skipped the update, int64.
     """
 
     def __init__(
@@ -170,16 +194,16 @@ class Replica:
         groups: Sequence[Group],
         place: str | Sequence[str] | None = None,
         copies: bool = False,
-        keeps_average: bool = True,
+        keep_average: bool = True,
     ) -> None:
-        self._own = [v.value for v in model.trainable_variables]
+        self._model_weights = [v.value for v in model.trainable_variables]
         self._settings = settings
         self.groups = groups
         if place is None:
-            place = [self._own[group.indices[0]].device for group in groups]
+            place = [self._model_weights[group.indices[0]].device for group in groups]
         self.devices = [place] * len(groups) if isinstance(place, str) else list(place)
         self.weights = self._variables(copies or settings.average > 0)
-        self._averages = self._variables(copies) if settings.average and keeps_average else []
+        self._averages = self._variables(copies) if settings.average and keep_average else []
         self.trained = [i for i, group in enumerate(groups) if group.trained]
         self._slots = {i: make_slots(settings.optimizer, self.weights[i]) for i in self.trained}
         with tf.device(self.home):
@@ -188,25 +212,25 @@ class Replica:
             self.loss_scale = LossScale() if model.precision == "float16" else None
 
     def _variables(self, copies: bool) -> list[tf.Variable]:
-        """Return a variable for each group: the model's own, a copy, or a vector."""
+        """Return one variable per group: the variable of the model, a copy of it, or a concatenated vector."""
         variables = []
         for group, device in zip(self.groups, self.devices, strict=True):
-            own = [self._own[i] for i in group.indices]
-            if len(own) == 1 and not copies:
-                variables += own
+            weights = [self._model_weights[i] for i in group.indices]
+            if len(weights) == 1 and not copies:
+                variables += weights
             else:
                 with tf.device(device):
-                    variables.append(tf.Variable(group.joined(own)))
+                    variables.append(tf.Variable(group.join(weights)))
         return variables
 
     @property
     def home(self) -> str:
-        """The device of the largest weight, on which scalars are computed."""
+        """The device of the largest weight. Scalars, such as the gradient norm, are also computed on this device."""
         sizes = [weight.shape.num_elements() for weight in self.weights]
         return self.devices[sizes.index(max(sizes))]
 
     def read(self) -> Inputs:
-        """Return a copy of the weights and the loss scale."""
+        """Return a copy of the weights, and the current loss scale."""
         with tf.device(self.home):
             scale = None if self.loss_scale is None else self.loss_scale.read()
         weights = []
@@ -218,15 +242,18 @@ class Replica:
     def apply(
         self, sums: Sequence[tf.Tensor], tokens: tf.Tensor, rate: tf.Tensor, loss_scale: tf.Tensor | None = None
     ) -> Clipped:
-        """Update every weight that is trained once, or nothing if the loss or a gradient is not finite.
+        """Update all trained weights, or skip the update if the loss or a gradient is not finite.
 
-        sums: gradients of the loss sum, one for each group that is trained. tokens: as for `average_and_clip`.
-        loss_scale: in float16, that of the gradients; this updates the replica's.
+        Args:
+            sums: The gradients of the loss sum, one per trained group.
+            tokens: The number of target tokens; see `average_and_clip`.
+            rate: The learning rate, scalar float32.
+            loss_scale: The loss scale of the gradients in float16, else None. The loss scale of the replica is updated.
         """
         with tf.device(self.home):
             clipped = average_and_clip(sums, tokens, self._settings.max_gradient_norm, loss_scale)
-            # Counted after all gradients are computed and before any weight changes: if the count is unchanged after
-            # an error, so are the weights.
+            # The number of calls is incremented before any weight changes. If the number is unchanged after an error,
+            # the weights are therefore unchanged, too.
             with tf.control_dependencies([clipped.norm]):
                 called = self.calls.assign_add(1, read_value=False)
             with tf.control_dependencies([called]):
@@ -246,27 +273,28 @@ class Replica:
         return clipped
 
     def update_group(self, i: int, gradient: tf.Tensor, scalars: Scalars) -> tf.Operation:
-        """Update the weights of group i, which is trained, and their slots."""
+        """Update the weights and slots of the trained group with this index."""
         decayed = self.groups[i].decayed
         return apply_update(self._settings, self.weights[i], self._slots[i], gradient, scalars, decayed)
 
     def gather_state(self) -> TrainState:
-        """Copy the weights, averaged with --average, into the model; return the rest of a checkpoint."""
-        for own, value in zip(self._own, self.of_variables(self._averages or self.weights), strict=True):
-            if own is not value:
-                own.assign(value)
-        trained = self.of_variables(self.weights) if self._settings.average else []
-        slots = [self.of_variables(of_kind, self.trained) for of_kind in zip(*self._slots.values(), strict=True)]
+        """Copy the weights, or their moving averages, into the model, and return the rest of the training state."""
+        values = self.by_variable(self._averages or self.weights)
+        for weight, value in zip(self._model_weights, values, strict=True):
+            if weight is not value:
+                weight.assign(value)
+        trained = self.by_variable(self.weights) if self._settings.average else []
+        slots = [self.by_variable(kind, self.trained) for kind in zip(*self._slots.values(), strict=True)]
         return TrainState(
-            [self.updates.numpy(), *(slot.numpy() for of_variable in zip(*slots, strict=True) for slot in of_variable)],
+            [self.updates.numpy(), *(slot.numpy() for kinds in zip(*slots, strict=True) for slot in kinds)],
             [weight.numpy() for weight in trained],
             [self.loss_scale.gather_state()] if self.loss_scale else [],
         )
 
     def scatter_state(self, state: TrainState) -> None:
-        """Set the weights to the model's, and the rest to `state` as `gather_state` returns it."""
-        self._assign(self._averages, self._own)
-        self._assign(self.weights, state.trained if self._settings.average else self._own)
+        """Copy the weights of the model into the replica, and restore a state from `gather_state`."""
+        self._assign(self._averages, self._model_weights)
+        self._assign(self.weights, state.trained if self._settings.average else self._model_weights)
         updates, *slots = state.optimizer
         self.updates.assign(updates)
         kinds = [*zip(*self._slots.values(), strict=True)]
@@ -275,24 +303,32 @@ class Replica:
         if self.loss_scale:
             self.loss_scale.scatter_state(*state.loss_scale)
 
-    def of_variables(self, tensors: Sequence[Any], numbers: Sequence[int] | None = None) -> list[Any]:
-        """Return the tensor of each variable, in the order of model.trainable_variables.
+    def by_variable(self, tensors: Sequence[Any], numbers: Sequence[int] | None = None) -> list[Any]:
+        """Split the tensors of groups into one tensor per variable, in the order of model.trainable_variables.
 
-        tensors: of each group. numbers: of the groups, if they are not all.
+        Args:
+            tensors: One tensor per group.
+            numbers: The indices of the groups; None for all groups.
         """
-        found: dict[int, Any] = {}
+        by_index: dict[int, Any] = {}
         for number, tensor in zip(numbers or range(len(self.groups)), tensors, strict=True):
             group = self.groups[number]
-            found |= zip(group.indices, group.divided(tensor), strict=True)
-        return [found[i] for i in sorted(found)]
+            by_index |= zip(group.indices, group.split(tensor), strict=True)
+        return [by_index[i] for i in sorted(by_index)]
 
     def _assign(
         self, variables: Sequence[tf.Variable], values: Sequence[Any], numbers: Sequence[int] | None = None
     ) -> None:
-        """Set a variable of each group, none if there are none, to the values that `of_variables` would return."""
+        """Assign values to the variables of groups. This is the inverse of `by_variable`.
+
+        Args:
+            variables: One variable per group; may be empty.
+            values: One value per model variable, in the order of model.trainable_variables.
+            numbers: The indices of the groups; None for all groups.
+        """
         groups = [self.groups[number] for number in numbers or range(len(self.groups))]
-        value_of = dict(zip(sorted(i for group in groups for i in group.indices), values, strict=True))
+        by_index = dict(zip(sorted(i for group in groups for i in group.indices), values, strict=True))
         for group, variable in zip(groups, variables, strict=bool(variables)):
-            own = [value_of[i] for i in group.indices]
-            if own[0] is not variable:
-                variable.assign(group.joined(own))
+            members = [by_index[i] for i in group.indices]
+            if members[0] is not variable:
+                variable.assign(group.join(members))

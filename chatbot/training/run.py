@@ -1,4 +1,4 @@
-"""A run, ready for its next step: all objects that are created before the training loop."""
+"""Creation and resumption of training runs."""
 
 import dataclasses
 import functools
@@ -21,8 +21,8 @@ from chatbot.config.model import RECURRENT, TRANSFORMER
 from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batches
 from chatbot.corpus.workers import prefetched
-from chatbot.decoding.ngrams import ngrams_of
-from chatbot.display import counted
+from chatbot.decoding.ngrams import count_ngrams
+from chatbot.display import pluralize
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.seq2seq import Seq2Seq
@@ -32,28 +32,28 @@ from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.data import Data
 from chatbot.training.devices.towers import Tower, cpu_info
 from chatbot.training.machines.team import ALONE, Team
-from chatbot.training.memory import least_memory, read_too_large, write_too_large
+from chatbot.training.memory import min_memory, read_too_large, write_too_large
 from chatbot.training.new_model import new_model, set_initial_weights
 from chatbot.training.replica import TrainState
-from chatbot.training.schedule import LEAST_STEPS, Calendar, Due, Schedule, calendar_of, schedule_of
+from chatbot.training.schedule import MIN_STEPS, Calendar, Due, Schedule, make_calendar, make_schedule
 from chatbot.training.share import Prepared
 from chatbot.training.update import open_update
 from chatbot.training.validation import Validator
 from chatbot.training.variable_update import VariableUpdate
 
-# A step is faster in bfloat16 on a CPU with these instructions, in layers of these units (docs/experiments.md). Smaller
-# layers and other instructions were not measured, and a CPU without any for bfloat16 is slower with it.
+# On CPUs with these instructions, bfloat16 is the default precision if layers have at least this many units, because it
+# was measured to be faster (docs/experiments.md).
 MEASURED_INSTRUCTIONS = "avx512_bf16"
 MEASURED_UNITS = {RECURRENT: 512, TRANSFORMER: 256}
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The parts of a run. Only `progress`, the weights and the optimizer's state change."""
+    """A training run that is ready for its next step."""
 
-    settings: Settings  # with the chosen precision and directions in place of "auto"
+    settings: Settings  # settings with "auto" replaced by the chosen values
     data: Data
-    towers: Sequence[Tower]  # of this machine
+    towers: Sequence[Tower]  # towers of this machine
     model: Seq2Seq
     team: Team
     batches: Batches
@@ -63,7 +63,7 @@ class Run:
     validator: Validator
     checkpoints: Checkpoints
     progress: Progress
-    began: float  # time.monotonic()
+    began: float  # start time from time.monotonic()
 
     @property
     def rate(self) -> float:
@@ -71,39 +71,42 @@ class Run:
         return self.schedule.rate(self.progress.step) * 0.5**self.progress.rate_halvings
 
     def batches_ahead(self) -> Generator[Prepared, None, None]:
-        """Prepare the batches from the next step on, ahead of the caller."""
+        """Yield the batches of all following steps. A thread prepares them ahead of time."""
         step = self.progress.step
         batches = self.batches.from_step(step, self.train_step.num_shares, self.team.machine, self.team.machines)
         return prefetched(zip(batches, itertools.count(step)), self.train_step.prepare)
 
     @property
     def seconds_left(self) -> float | None:
-        """The time until --time-limit has passed; None without."""
+        """The number of seconds until --time-limit expires, or None without a limit."""
         deadline = self.settings.run.deadline
         return None if deadline is None else max(0.0, deadline - time.time())
 
     @property
     def time_is_up(self) -> bool:
-        """Whether --time-limit has passed, on the chief's clock."""
+        """Whether --time-limit has expired, according to the chief. Always false on other machines."""
         return self.team.chief and self.seconds_left == 0
 
     def reason_to_stop(self) -> str:
-        """Return why the run is over, or "" if it is not."""
+        """Return the reason why the run is finished, or "" if it is not."""
         step = self.progress.step
         last = self.calendar.last_step
         if last is not None and step >= last:
             return f"step {last:,} was the last one; continue with a larger --steps or --epochs"
         failures = self.progress.without_best
-        if self.data.validation_decides and step >= LEAST_STEPS and failures >= self.settings.learning.patience:
+        if self.data.validation_decides and step >= MIN_STEPS and failures >= self.settings.learning.patience:
             best = ""
             if self.progress.best_value is not None:
                 value = value_text(self.progress.best_value, self.progress.best_by)
                 best = f"; the best was {value} at step {self.progress.best_step:,}"
-            return f"no improvement in {counted(failures, 'validation')}{best}; continue with a larger --patience"
+            return f"no improvement in {pluralize(failures, 'validation')}{best}; continue with a larger --patience"
         return ""
 
     def due(self, step: int) -> Due:
-        """Return what is due after this many steps, --save-minutes by the chief's clock. All machines call it."""
+        """Return the actions that are due after a step. Must be called on all machines.
+
+        The chief decides for all machines whether --save-minutes have passed.
+        """
         due = self.calendar.due(step)
         minutes = self.settings.run.save_minutes
         if minutes is None or due.save or not due.log:
@@ -112,36 +115,44 @@ class Run:
         return due._replace(save=bool(self.team.agree("late" if late else "")))
 
     def gather_state(self, watched: AbstractContextManager[None]) -> TrainState:
-        """Give the model the weights to validate and save; return the rest of a checkpoint. All machines call it.
+        """Copy the weights into the model and return the rest of the state. Must be called on all machines.
 
-        watched: entered while machines exchange what they have, not while they wait for the chief's disk.
+        Args:
+            watched: A context in which machines exchange data. It detects machines that hang.
         """
-        self.checkpoints.forget_lost_best(self.progress)  # waits: the host has memory for one copy more
+        # This waits for the previous save to finish, so that only one copy of the weights is in host memory.
+        self.checkpoints.restore_previous_best(self.progress)
         self.team.barrier()
         with watched:
             self._agree_on_pieces()
             return self.train_step.gather_state()
 
     def _agree_on_pieces(self) -> None:
-        """Take the smallest `most_positions` of all machines, and write it into the progress.
+        """Make all machines use the smallest limit of the micro-batch size, and store it in the checkpoint.
 
-        A resumed run then divides shares as this one goes on to do: the masks of a piece are its own.
+        A resumed run then splits batches in the same way. This matters because the dropout masks of a pair depend on
+        how its batch is split.
         """
-        own = self.train_step.memory.most_positions
-        found = [int(text) for text in self.team.all_gather_text("" if own is None else str(own)) if text]
-        self.train_step.memory.most_positions = min(found, default=None)
-        self.progress.limited(self.train_step.memory.most_positions, self.progress.logits)
+        limit = self.train_step.memory.most_positions
+        limits = [int(text) for text in self.team.all_gather_text("" if limit is None else str(limit)) if text]
+        self.train_step.memory.most_positions = min(limits, default=None)
+        self.progress.set_limits(self.train_step.memory.most_positions, self.progress.logits)
 
     def go_back(self, watched: AbstractContextManager[None]) -> None:
-        """Restore the last checkpoint, and halve the learning rate.
+        """Restore the last checkpoint and halve the learning rate. Must be called on all machines at the same step.
 
-        The halved rate is written, so that a process that starts again counts on. All machines call it at the same
-        step. watched: as for `gather_state`. Raises UserError when the checkpoint has vanished.
+        The new learning rate is stored in the checkpoint, so a resumed run keeps it.
+
+        Args:
+            watched: See `gather_state`.
+
+        Raises:
+            UserError: If the checkpoint has been deleted.
         """
         self.checkpoints.wait()
         self.team.barrier()
         if self.team.chief and not self.checkpoints.exist:
-            raise UserError(f"{self.checkpoints.directory}: the checkpoint to go back to is gone; start again")
+            raise UserError(f"{self.checkpoints.directory}: the last checkpoint has been deleted; start again")
         progress = Progress()
         with watched:
             state = tf.nest.map_structure(np.zeros_like, self.train_step.gather_state())
@@ -150,66 +161,87 @@ class Run:
             progress = broadcast_progress(self.team, progress)
             self.train_step.scatter_state(state)
             self._agree_on_pieces()
-        self.progress.back_to(progress, self.settings.learning.learning_rate)
+        self.progress.go_back_to(progress, self.settings.learning.learning_rate)
         if self.team.chief:
             self.checkpoints.amend(self.progress)
 
     def save(self, state: TrainState) -> None:
-        """Begin to write a checkpoint, on the chief only."""
+        """Start writing a checkpoint. Does nothing on machines other than the chief."""
         if self.team.chief:
             self.checkpoints.save(self.progress, state)
 
 
 def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team = ALONE) -> Run:
-    """Begin or resume a run. All files of a resumed attempt are read before any is written; with --dry-run, none is.
+    """Start or resume a run.
 
-    towers: of this machine; the first one's device has the model. Raises UserError for a damaged attempt, and for
-    a batch with fewer pairs than towers.
+    All files of a resumed attempt are read before any file is written, so a damaged attempt is not changed.
+
+    Args:
+        settings: The settings of the run.
+        data: The pairs and their vocabulary.
+        towers: The towers of this machine. The model is placed on the device of the first tower.
+        team: The machines of the run.
+
+    Raises:
+        UserError: If the attempt is damaged, or batches contain fewer pairs than there are towers.
     """
     began = time.monotonic()
-    run = make_run(decided(settings, data, towers, team), data, towers, team, began)
+    run = build_run(resolve_auto(settings, data, towers, team), data, towers, team, began)
     state = read_attempt(run)
     if team.chief and not settings.run.dry_run:
         write_files(run)
-    begin(run, state)
+    start_from_chief(run, state)
     return run
 
 
-def decided(settings: Settings, data: Data, towers: Sequence[Tower], team: Team) -> Settings:
-    """Return the settings with what was chosen in place of "auto". The chief chooses for all machines."""
-    precision = team.broadcast_text(chosen_precision(settings, towers[0].device) if team.chief else "")
+def resolve_auto(settings: Settings, data: Data, towers: Sequence[Tower], team: Team) -> Settings:
+    """Replace "auto" in the settings with specific values. All machines use the precision that the chief chooses."""
+    precision = team.broadcast_text(choose_precision(settings, towers[0].device) if team.chief else "")
     directions = "on" if data.both_directions else "off"
     return replace(settings, **{**data.chosen, "precision": precision, "both_directions": directions})
 
 
-def chosen_precision(settings: Settings, device: str) -> str:
-    """Return the precision; print it if the CPU has a choice. device: the logical one of the first tower."""
+def choose_precision(settings: Settings, device: str) -> str:
+    """Return the precision of the run. If the choice depends on the CPU, print it.
+
+    Args:
+        settings: The settings of the run.
+        device: The logical device of the first tower.
+    """
     if settings.learning.precision != AUTO:
         return settings.learning.precision
     if has_checkpoint(settings):
-        before = stored_settings(settings.run.directory / CONFIG).learning.precision
-        if before != AUTO:
-            return before
-    # The CPUs of the workers of an asynchronous run are not known here.
+        stored = stored_settings(settings.run.directory / CONFIG).learning.precision
+        if stored != AUTO:
+            return stored
+    # In asynchronous training, the chief does not know the CPUs of the workers.
     if "GPU" in device or settings.parallel.asynchronous:
         return "float32"
     instructions = cpu_info("flags", "Features").split()
-    least = MEASURED_UNITS[settings.model.architecture]
-    if MEASURED_INSTRUCTIONS in instructions and settings.model.units >= least:
-        print(f"Precision: bfloat16, which is faster on such a CPU from {least} units on (--precision to choose).")
+    min_units = MEASURED_UNITS[settings.model.architecture]
+    if MEASURED_INSTRUCTIONS in instructions and settings.model.units >= min_units:
+        print(f"Precision: bfloat16, which is faster on this CPU with {min_units} or more units (see --precision).")
         return "bfloat16"
     if any("bf16" in name for name in instructions):
-        print("Precision: float32; bfloat16 was not measured at this size on such a CPU (--precision to choose).")
+        print("Precision: float32; bfloat16 has not been measured on this CPU at this model size (see --precision).")
     return "float32"
 
 
-def make_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team, began: float) -> Run:
-    """Make the parts of a run, whose model and progress are those of a new attempt. settings: from `decided`."""
+def build_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team, began: float) -> Run:
+    """Create a run with a new model, at step 0.
+
+    Args:
+        settings: The settings from `resolve_auto`.
+        data: The pairs and their vocabulary.
+        towers: The towers of this machine.
+        team: The machines of the run.
+        began: The start time of the run, from time.monotonic().
+    """
     learning = settings.learning
-    batches, pairs = batches_of(learning, data)
+    batches, pairs = make_batches(learning, data)
     ngrams = None
     if settings.model.ngrams:
-        ngrams = ngrams_of((part.targets for part in data.training), len(data.vocabulary), settings.model.ngrams)
+        ngrams = count_ngrams((part.targets for part in data.training), len(data.vocabulary), settings.model.ngrams)
     model = new_model(settings, data, towers, team, ngrams)
     if team.coordinator is None:
         train_step: VariableUpdate = open_update(model, settings, towers, team)
@@ -220,7 +252,7 @@ def make_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
     shares = train_step.num_shares * team.machines
     if learning.batch_tokens is None and pairs < shares:
         raise UserError(
-            f"--batch-size {learning.batch_size}: less than the {shares} towers; give each at least one pair"
+            f"--batch-size {learning.batch_size}: too small for {shares} towers; each needs at least one pair"
         )
     write = functools.partial(write_attempt, settings, data.vocabulary, data.description, ngrams)
     provenance = Provenance(settings, data.description)
@@ -233,10 +265,10 @@ def make_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
         model=model,
         team=team,
         batches=batches,
-        schedule=schedule_of(learning, pairs, steps),
-        calendar=calendar_of(settings, steps, pairs, validated, data.validation_decides),
+        schedule=make_schedule(learning, pairs, steps),
+        calendar=make_calendar(settings, steps, pairs, validated, data.validation_decides),
         train_step=train_step,
-        # With several machines, the other ones' devices would have to take part, too.
+        # With several machines, the chief validates on a single device.
         validator=Validator(model, data, settings, towers if team.alone else towers[:1]),
         checkpoints=Checkpoints(settings.run.directory, model, settings.run.keep, provenance, write),
         progress=Progress(),
@@ -245,16 +277,20 @@ def make_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
 
 
 def read_attempt(run: Run) -> TrainState:
-    """Read the attempt on the chief, into the model and the progress; return the rest of the checkpoint.
+    """Load the last checkpoint of an attempt on the chief, or set the initial weights of a new attempt.
 
-    A new attempt begins with its initial weights. Raises UserError for a damaged one, and without space on the disk.
+    Returns:
+        The training state, except the weights and the progress, which are loaded into `run`.
+
+    Raises:
+        UserError: If the attempt is damaged, or the disk has too little space.
     """
     settings = run.settings.run
     limits = run.train_step.memory
-    devices = f"{run.train_step.num_shares * run.team.machines} x {least_memory(run.towers)}"
+    devices = f"{run.train_step.num_shares * run.team.machines} x {min_memory(run.towers)}"
     path = settings.directory / TOO_LARGE
     limits.too_large = float(run.team.broadcast_text(str(read_too_large(path, devices))))
-    if run.team.chief and not settings.dry_run and least_memory(run.towers) is not None:
+    if run.team.chief and not settings.dry_run and min_memory(run.towers) is not None:
         limits.record = functools.partial(write_too_large, path, devices)
     state = run.train_step.gather_state()
     if not run.team.chief:
@@ -262,59 +298,69 @@ def read_attempt(run: Run) -> TrainState:
     checkpoints = run.checkpoints
     if not checkpoints.exist:
         set_initial_weights(run.model, run.settings, run.data)
-    if settings.dry_run:  # without the weights: a step takes as long with any
+    if settings.dry_run:  # The stored weights are not needed to measure time and memory.
         state = checkpoints.new_state(state)
         if checkpoints.exist:
-            run.progress.take(read_progress(settings.directory / LAST))
+            run.progress.copy_from(read_progress(settings.directory / LAST))
     else:
         progress, state = checkpoints.restore(state)
-        run.progress.take(progress)
+        run.progress.copy_from(progress)
     checkpoints.check_space(state, run.data.validation_decides)
     return state
 
 
 def write_files(run: Run) -> None:
-    """Write the files of the attempt but its checkpoints."""
+    """Write all files of the attempt except its checkpoints."""
     settings = run.settings
     data = run.data
-    assert run.checkpoints.write_attempt is not None, "those of a run have it"
+    assert run.checkpoints.write_attempt is not None, "set by build_run"
     run.checkpoints.write_attempt()
     if settings.run.retrieve_pairs:
         one_direction = dataclasses.replace(data.training, both_directions=False)
-        corpus = data.description["fingerprint"], settings.run.retrieve_pairs, Path(settings.corpus.cache)
-        of_attempt = one_direction, data.vocabulary, *corpus, data.validation_decides
-        write_retrieval(settings.run.directory / RETRIEVAL, *of_attempt)
+        write_retrieval(
+            settings.run.directory / RETRIEVAL,
+            one_direction,
+            data.vocabulary,
+            data.description["fingerprint"],
+            settings.run.retrieve_pairs,
+            Path(settings.corpus.cache),
+            data.validation_decides,
+        )
 
 
-def begin(run: Run, state: TrainState) -> None:
-    """Let all machines begin where the chief does. state: on the chief, that of the checkpoint."""
+def start_from_chief(run: Run, state: TrainState) -> None:
+    """Copy the chief's weights, state and progress to all machines.
+
+    Args:
+        run: The run.
+        state: The training state from `read_attempt`. Only the chief's state is used.
+    """
     learning = run.settings.learning
     progress = run.progress
-    progress.on_devices(least_memory(run.towers))
-    progress.take(broadcast_progress(run.team, progress))
-    # Sums are rounded by chunks. A resumed run keeps its chunks unless less memory is left now.
+    progress.set_device_memory(min_memory(run.towers))
+    progress.copy_from(broadcast_progress(run.team, progress))
+    # The loss is computed in chunks of at most this many logits. A resumed run keeps its limit, because the chunk size
+    # affects rounding, unless a device now has less memory.
     size = run.model.loss_size
-    own = min(size.logits, progress.logits or size.logits)
-    logits = min(map(int, run.team.all_gather_text(str(own))))
-    progress.limited(progress.most_positions, logits)
+    limit = min(size.logits, progress.logits or size.logits)
+    logits = min(map(int, run.team.all_gather_text(str(limit))))
+    progress.set_limits(progress.most_positions, logits)
     run.model.loss_size = size._replace(logits=logits)
     run.train_step.scatter_state(state)
     run.train_step.memory.most_positions = progress.most_positions
-    progress.trains_at(learning.learning_rate)
+    progress.set_learning_rate(learning.learning_rate)
     if run.data.validation:
-        progress.measured_on(run.data.validation.fingerprint, learning.best_by)
+        progress.set_validation(run.data.validation.fingerprint, learning.best_by)
 
 
-def batches_of(learning: LearningSettings, data: Data) -> tuple[Batches, float]:
-    """Return the global batches, those of --accumulate joined, and the average number of pairs in one."""
+def make_batches(learning: LearningSettings, data: Data) -> tuple[Batches, float]:
+    """Return the global batches and the average number of pairs per batch. --accumulate multiplies the batch size."""
     size = learning.batch_size * learning.accumulate
-    tokens = learning.batch_tokens
-    if tokens is None:
-        return Batches(data.training, size, learning.seed, None), size
-    batches = Batches(data.training, size, learning.seed, tokens * learning.accumulate)
-    return batches, batches.pairs / batches.steps_per_epoch
+    tokens = None if learning.batch_tokens is None else learning.batch_tokens * learning.accumulate
+    batches = Batches(data.training, size, learning.seed, tokens)
+    return batches, size if tokens is None else batches.pairs / batches.steps_per_epoch
 
 
 def broadcast_progress(team: Team, progress: Progress) -> Progress:
-    """Return the chief's progress on every machine."""
+    """Send the chief's progress to all machines, and return it."""
     return Progress(**json.loads(team.broadcast_text(json.dumps(dataclasses.asdict(progress)))))

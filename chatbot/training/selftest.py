@@ -1,4 +1,4 @@
-"""--selftest: several towers of this machine must train the same small models as one device, from the same weights."""
+"""--selftest: checks that training on several devices gives the same weights as training on one device."""
 
 import dataclasses
 import itertools
@@ -20,7 +20,7 @@ from chatbot.corpus.vocabulary import SPECIALS
 from chatbot.errors import UserError
 from chatbot.flags import compose, replace
 from chatbot.training.devices.towers import Tower
-from chatbot.training.new_model import built_model
+from chatbot.training.new_model import build_model
 from chatbot.training.step import Synchronous
 from chatbot.training.update import open_update
 from chatbot.training.variable_update import StepResult
@@ -30,7 +30,7 @@ TOLERANCE = 1e-5
 VOCABULARY = 23
 NEVER_CLIPPED = 1e9
 ALWAYS_CLIPPED = 0.1
-# The learning rates are so large that ten steps change the weights far more than the tolerance.
+# The learning rates are so high that ten steps change the weights by far more than the tolerance.
 SETTINGS = compose(
     Settings,
     rnn_size=16,
@@ -60,7 +60,7 @@ CASES = {
 
 
 def random_pairs(count: int, seed: int) -> EncodedPairs:
-    """Return random pairs of 1 to 8 tokens; the vocabulary is so small that tokens repeat in each batch."""
+    """Return random pairs with 1 to 8 tokens per side. The vocabulary is small, so that tokens repeat in a batch."""
     rng = np.random.default_rng(seed)
     sources, targets = (
         Ragged.from_rows([rng.integers(len(SPECIALS), VOCABULARY, rng.integers(1, 9)).tolist() for _ in range(count)])
@@ -72,11 +72,21 @@ def random_pairs(count: int, seed: int) -> EncodedPairs:
 def train_model(
     settings: Settings, towers: Sequence[Tower], pairs: EncodedPairs, steps: int = STEPS
 ) -> tuple[list[np.ndarray], list[StepResult], Synchronous]:
-    """Train a new model; return its weights, the result of each step, and the training step."""
+    """Train a new model for a few steps.
+
+    Args:
+        settings: The settings of the run.
+        towers: The towers to train on.
+        pairs: The training pairs.
+        steps: The number of steps.
+
+    Returns:
+        The trained weights, the result of each step, and the training step.
+    """
     with tf.device(towers[0].device):
         precision = "float32" if settings.learning.precision == AUTO else settings.learning.precision
         parts = towers[0].parts or ()
-        model = built_model(settings.model, VOCABULARY, settings.learning.seed, precision, part_devices=parts)
+        model = build_model(settings.model, VOCABULARY, settings.learning.seed, precision, part_devices=parts)
     update = open_update(model, settings, towers)
     update.scatter_state(update.gather_state())
     learning = settings.learning
@@ -88,10 +98,10 @@ def train_model(
 
 
 def weight_difference(settings: Settings, towers: Sequence[Tower]) -> float:
-    """Return the largest absolute difference of a weight between all towers and one device.
+    """Train the same model on all towers and on one device, and return the largest difference between their weights.
 
-    NaN if a weight is, if one of the two has skipped an update, or has changed no weight: weights that are not computed
-    are equal.
+    Returns NaN if the comparison is meaningless, because a weight is NaN, an update was skipped, or training has not
+    changed any weight.
     """
     pairs = random_pairs(67, settings.learning.seed)
     weights, results, _ = train_model(settings, towers, pairs)
@@ -106,12 +116,12 @@ def weight_difference(settings: Settings, towers: Sequence[Tower]) -> float:
 
 
 def largest_difference(some: Sequence[npt.NDArray[Any]], others: Sequence[npt.NDArray[Any]]) -> float:
-    """Return the largest absolute difference between the numbers of two lists of arrays; NaN if one of them is NaN."""
+    """Return the largest absolute difference between two lists of arrays, or NaN if any element is NaN."""
     return float(np.max([np.max(np.abs(a - b)) for a, b in zip(some, others, strict=True)]))
 
 
 def masks_differ(towers: Sequence[Tower]) -> bool:
-    """Return whether towers that get the same pair have different losses, because their dropout masks differ."""
+    """Return whether towers use different dropout masks. If they do, their losses of the same pair differ."""
     pairs = random_pairs(1, 1).select([0] * len(towers))
     settings = replace(SETTINGS, keep_prob=0.5, batch_size=len(towers))
     _, (result,), _ = train_model(settings, towers, pairs, steps=1)
@@ -119,31 +129,42 @@ def masks_differ(towers: Sequence[Tower]) -> bool:
     return all(map(math.isfinite, losses)) and len(set(losses)) == len(losses)
 
 
-def every_pair_once(towers: int) -> bool:
-    """Return whether every pair of an epoch is in exactly one share of one step."""
+def sees_every_pair_once(towers: int) -> bool:
+    """Return whether an epoch contains every pair exactly once over all towers."""
     count = 67
-    # Two tokens encode the index of the pair.
+    # The two tokens of each source encode the index of the pair.
     rows = Ragged.from_rows([[5 + i % 8, 5 + i // 8] for i in range(count)])
     pairs = EncodedPairs.question_to_answer(rows, rows, rows.lengths)
     batches = Batches([pairs], SETTINGS.learning.batch_size, SETTINGS.learning.seed)
-    times: Counter[tuple[int, ...]] = Counter()
+    occurrences: Counter[tuple[int, ...]] = Counter()
     for batch in itertools.islice(batches.from_step(0, towers), batches.steps_per_epoch):
         for share in batch.shares:
-            real = share.weights[:, 0] > 0
-            times.update(tuple(source.tolist()) for source in share.source[real])
-    return len(times) == count and set(times.values()) == {1}
+            is_real = share.weights[:, 0] > 0
+            occurrences.update(tuple(source.tolist()) for source in share.source[is_real])
+    return len(occurrences) == count and set(occurrences.values()) == {1}
 
 
 def selftest(requested: Settings, towers: Sequence[Tower]) -> int:
-    """Print each check of the requested variable update; return the exit code. Raises UserError for one device."""
+    """Run all checks with the requested --variable-update, and print the results.
+
+    Args:
+        requested: The settings of the command.
+        towers: The towers of this machine.
+
+    Returns:
+        The exit code: 0 if all checks have passed, else 1.
+
+    Raises:
+        UserError: If there is only one tower.
+    """
     if len(towers) < 2:
         raise UserError("--selftest compares several towers with one; use --towers 2 or more, or several GPUs")
     tf.config.experimental.enable_tensor_float_32_execution(False)
-    passed = []
+    results = []
 
-    def record(check: str, ok: bool) -> None:
-        passed.append(ok)
-        print(f"{'ok  ' if ok else 'FAIL'}  {check}", flush=True)
+    def report(check: str, passed: bool) -> None:
+        results.append(passed)
+        print(f"{'ok  ' if passed else 'FAIL'}  {check}", flush=True)
 
     names = "variable_update", "all_reduce", "local_parameter_device"
     chosen = {name: getattr(requested.parallel, name) for name in names}
@@ -152,11 +173,11 @@ def selftest(requested: Settings, towers: Sequence[Tower]) -> int:
         after = f"after {STEPS} steps of {name}"
         if math.isnan(difference):
             reason = "a loss, a gradient or a weight is not finite, or no weight has changed"
-            record(f"{len(towers)} towers and 1 cannot be compared {after}: {reason}", False)
+            report(f"{len(towers)} towers and 1 cannot be compared {after}: {reason}", False)
         else:
-            record(f"{len(towers)} towers and 1 differ by {difference:.1e} {after}", difference < TOLERANCE)
-    record("towers draw different dropout masks", masks_differ(towers))
-    record("every pair of an epoch is seen once, by one tower", every_pair_once(len(towers)))
-    verdict = "train together as one." if all(passed) else "do NOT train as one: do not use them."
+            report(f"{len(towers)} towers and 1 differ by {difference:.1e} {after}", difference < TOLERANCE)
+    report("towers draw different dropout masks", masks_differ(towers))
+    report("every pair of an epoch is seen once, by one tower", sees_every_pair_once(len(towers)))
+    verdict = "train together as one." if all(results) else "do NOT train as one: do not use them."
     print(f"Verdict: these devices {verdict}")
-    return 0 if all(passed) else 1
+    return 0 if all(results) else 1

@@ -1,4 +1,4 @@
-"""A tower's share of a batch, with everything that is known before the step. It is computed on the host."""
+"""Preparation of batches on the host. Each tower computes one part of a batch, called a share."""
 
 import dataclasses
 import functools
@@ -14,80 +14,84 @@ from chatbot.corpus.batches import Batch, GlobalBatch, split
 from chatbot.corpus.vocabulary import PAD
 from chatbot.model.operations import is_gpu
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.model.sequences import Packing, Sequences, packed_array, specs_of
+from chatbot.model.sequences import Packing, Sequences, pack_array, unsized_specs
 
-# While a step is queued, the batches of the next steps are copied. A copy that begins before the step two steps earlier
-# is queued ends before the step before it does, so that the GPU always has a step to compute.
+# The number of batches that are copied to the devices ahead of the current step. With two, GPUs are never idle between
+# steps.
 COPIED_AHEAD = 2
 
 
 class Share(NamedTuple):
-    """Arrays on the host, tensors in a graph. "tokens" includes the fillers of the target's packing.
+    """The inputs that a tower computes in a step: arrays on the host, or tensors in a graph.
 
-    For a GPU, an empty tuple stands for what no operation reads there.
+    In shapes, "tokens" is the number of target tokens, including filler tokens. Unused fields are empty tuples on GPUs.
     """
 
     source: Sequences
     target_in: Sequences
-    targets: Any  # [tokens] int64, packed
-    weights: Any  # [tokens] float32, 1 for a token; 0 at fillers; all 0 for a tower without a pair
-    counts: Any  # [2] float32, the summed weights of real target tokens, and the number of pairs
-    key: Any  # [1] uint64, for the dropout masks
-    # [used] int64, the rows of the embedding that the towers of all machines look up, sorted, each once. The projection
-    # reads the whole matrix, and its ids are not among them.
-    used: Any
-    places: Any  # [lookups] int64, the index in `used` of each id of source and target_in
+    targets: Any  # [tokens] int64: target tokens of all pairs, without padding
+    weights: Any  # [tokens] float32: 1 for tokens, 0 for filler tokens
+    counts: Any  # [2] float32, the sum of the weights, and the number of pairs
+    key: Any  # [1] uint64, the random key of the dropout masks
+    # [ids] int64, the sorted, unique token ids in the global batch. All towers have the same ids.
+    lookup_ids: Any
+    lookup_index: Any  # [lookups] int64, the index into `lookup_ids` of each id in source and target_in
 
 
-def share_of(batch: Batch, model: Seq2Seq, seed: Sequence[int], used: npt.NDArray[np.int64]) -> Share:
-    """Prepare a share of a batch for the model.
+def make_share(batch: Batch, model: Seq2Seq, seed: Sequence[int], lookup_ids: npt.NDArray[np.int64]) -> Share:
+    """Convert a tower's part of a batch to the inputs of the model.
 
-    seed: the key is a function of it. used: `ids` of the global batch.
+    Args:
+        batch: The padded pairs of the tower.
+        model: The model.
+        seed: Numbers that determine the random key of the dropout masks.
+        lookup_ids: `GlobalBatch.ids`, [ids] int64.
     """
     source = model.sequences(batch.source)
     target_in = model.sequences(batch.target_in)
-    weights = packed_array(batch.weights, target_in.packing, 0.0)
+    weights = pack_array(batch.weights, target_in.packing, 0.0)
     share = Share(
         source=source,
         target_in=target_in,
-        targets=packed_array(batch.target_out, target_in.packing, PAD).astype(np.int64),
+        targets=pack_array(batch.target_out, target_in.packing, PAD).astype(np.int64),
         weights=weights,
         counts=np.array([weights.sum(), np.count_nonzero(batch.weights[:, 0])], np.float32),
         key=np.random.SeedSequence(list(seed)).generate_state(1, np.uint64),
-        used=used,
-        places=np.searchsorted(used, np.concatenate([source.ids.ravel(), target_in.ids.ravel()])),
+        lookup_ids=lookup_ids,
+        lookup_index=np.searchsorted(lookup_ids, np.concatenate([source.ids.ravel(), target_in.ids.ravel()])),
     )
-    return _read_on_gpu(share, model) if model.on_gpu else share
+    return _drop_unread_on_gpu(share, model) if model.on_gpu else share
 
 
-def _read_on_gpu(share: Share, model: Seq2Seq) -> Share:
-    """Leave out what no operation on a GPU reads, such as the indices of the LSTM over packed tokens."""
+def _drop_unread_on_gpu(share: Share, model: Seq2Seq) -> Share:
+    """Remove the fields that no GPU operation reads, so they are not copied to the GPU."""
 
-    def with_only(sequences: Sequences, *names: str) -> Sequences:
-        read = {name: getattr(sequences.packing, name) for name in names}
-        return sequences._replace(packing=Packing(**{**dict.fromkeys(Packing._fields, ()), **read}))
+    def keep_only(sequences: Sequences, *names: str) -> Sequences:
+        fields = {name: getattr(sequences.packing, name) for name in names}
+        return sequences._replace(packing=Packing(**{**dict.fromkeys(Packing._fields, ()), **fields}))
 
-    of_cudnn = () if model.is_transformer else ("lengths",)
+    cudnn_fields = () if model.is_transformer else ("lengths",)
     return share._replace(
-        source=with_only(share.source, *of_cudnn),
-        target_in=with_only(share.target_in, "to_packed", "to_padded")._replace(mask=()),
+        source=keep_only(share.source, *cudnn_fields),
+        target_in=keep_only(share.target_in, "to_packed", "to_padded")._replace(mask=()),
     )
 
 
 class Buffer(NamedTuple):
-    """The arrays of a structure in one buffer, which one copy, one call of the driver, brings to a GPU.
+    """Several arrays packed into one buffer, which is copied to a GPU in a single transfer.
 
-    Arrays on the host, tensors in a graph. int32 stays in the host's memory.
+    int32 arrays are not packed. They stay in host memory.
     """
 
-    # [numbers] float64, which TensorFlow can split on a GPU: the bits of integers of 64 bits, the values of others.
+    # [numbers] float64, because TensorFlow cannot split all dtypes on GPUs. 64-bit integers are reinterpreted as
+    # float64, and all other numbers are converted.
     content: Any
-    layout: Any  # [numbers] int32: the size of each array in `content`, and the shape of each that is no vector
-    on_host: tuple[Any, ...]  # the int32 arrays
+    layout: Any  # [numbers] int32: the size of each array in `content`, then the shapes of all arrays except vectors
+    on_host: tuple[Any, ...]  # int32 arrays
 
 
-def buffer_of(arrays: Any) -> Buffer:
-    """Return the buffer of a structure of arrays, at least one of which is not int32. Types: as in `Share`."""
+def pack_buffer(arrays: Any) -> Buffer:
+    """Pack the arrays of a structure, such as a `Share`, into a buffer. At least one array must not be int32."""
     flat = [*map(np.asarray, tf.nest.flatten(arrays))]
     on_device = [array for array in flat if array.dtype != np.int32]
     content = [
@@ -99,36 +103,46 @@ def buffer_of(arrays: Any) -> Buffer:
     return Buffer(np.concatenate(content), layout, tuple(array for array in flat if array.dtype == np.int32))
 
 
-def tensors_of(buffer: Buffer, specs: Any) -> Any:
-    """Return the tensors of a buffer, on the device of the caller. specs: in the structure that `buffer_of` took."""
+def unpack_buffer(buffer: Buffer, specs: Any) -> Any:
+    """Unpack the tensors of a buffer on the caller's device.
+
+    Args:
+        buffer: A buffer from `pack_buffer`.
+        specs: The tensor specs, in the same structure as the packed arrays.
+    """
     on_device = [spec for spec in tf.nest.flatten(specs) if spec.dtype != tf.int32]
     ranks = [spec.shape.rank for spec in on_device if spec.shape.rank != 1]
     sizes, *shapes = tf.split(buffer.layout, [len(on_device), *ranks])
     parts = iter(tf.split(buffer.content, sizes, num=len(on_device)))
-    of_others = iter(shapes)
+    next_shapes = iter(shapes)
     on_host = iter(buffer.on_host)
 
-    def tensor(spec: tf.TensorSpec) -> tf.Tensor:
+    def next_tensor(spec: tf.TensorSpec) -> tf.Tensor:
         if spec.dtype == tf.int32:
             return next(on_host)
         part = next(parts)
         part = tf.bitcast(part, spec.dtype) if _has_64_bits(spec.dtype) else tf.cast(part, spec.dtype)
-        return part if spec.shape.rank == 1 else tf.reshape(part, next(of_others))
+        return part if spec.shape.rank == 1 else tf.reshape(part, next(next_shapes))
 
-    return tf.nest.map_structure(tensor, specs)
+    return tf.nest.map_structure(next_tensor, specs)
 
 
-def _has_64_bits(kind: Any) -> bool:
-    """Return whether an array, or the type of a tensor, is of integers with 64 bits."""
-    return tf.as_dtype(getattr(kind, "dtype", kind)) in (tf.int64, tf.uint64)
+def _has_64_bits(value: Any) -> bool:
+    """Return whether an array contains 64-bit integers, or a dtype is a 64-bit integer type."""
+    return tf.as_dtype(getattr(value, "dtype", value)) in (tf.int64, tf.uint64)
 
 
 @dataclasses.dataclass
 class Prepared:
-    """A global batch with all that the step needs of it, in arrays on the host.
+    """A global batch that has been prepared for a step.
 
-    number: the step, counted from 0. pieces: the number that each share was to be divided into. shares: [piece][tower].
-    copies: of each tower's shares, [piece] tensors on its device, from `Preparation.begin_copies` on.
+    Attributes:
+        number: The number of the step, counted from 0.
+        batch: The global batch.
+        pieces: The requested number of micro-batches, called pieces.
+        shares: The inputs of the towers as arrays on the host, [micro-batch][tower].
+        copies: One future per tower, set by `Preparation.begin_copies`. Its result is a list of the tower's inputs as
+            tensors on the device, one per micro-batch.
     """
 
     number: int
@@ -139,16 +153,20 @@ class Prepared:
 
     @property
     def size(self) -> tuple[int, int, int]:
-        """The pairs of the batch, and the lengths of its longest source and target, the same on all machines."""
+        """The number of pairs and the lengths of the longest source and target. All machines have the same values."""
         share = self.batch.shares[0]
         return self.batch.pairs, share.source.shape[1], share.target_in.shape[1]
 
 
 class Preparation:
-    """Prepares the batches of a step, and copies them to the devices. Any thread may call it.
+    """Prepares batches on the host and copies them to the devices. All methods are thread-safe.
 
-    devices: those of this process's towers. machine: the index of this process. home: the device that keeps the shares
-    until the step; None: each its own.
+    Args:
+        model: The model.
+        seed: The seed of the run.
+        devices: The devices of the towers of this process.
+        machine: The index of this process.
+        home: The device to which batches are copied; None for the device of each tower.
     """
 
     def __init__(
@@ -162,54 +180,62 @@ class Preparation:
         self._copying = ThreadPoolExecutor((1 + COPIED_AHEAD) * len(devices), "copies")
 
     def __call__(self, batch: GlobalBatch, number: int, pieces: int = 1) -> Prepared:
-        """Compute on the host all that step `number` needs, each share in pieces, or in pairs if these are fewer."""
-        parts = min(pieces, max(len(share.source) for share in batch.shares))
-        divided = [split(share, parts) for share in batch.shares]
+        """Prepare the batch of a step on the host.
 
-        def prepared(tower: int, piece: int) -> Share | Buffer:
+        Args:
+            batch: The global batch.
+            number: The number of the step, counted from 0.
+            pieces: The requested number of micro-batches. There are fewer if no tower has this many pairs.
+        """
+        num_pieces = min(pieces, max(len(share.source) for share in batch.shares))
+        batches = [split(share, num_pieces) for share in batch.shares]  # [tower][piece]
+
+        def prepare(tower: int, piece: int) -> Share | Buffer:
             seed = self._seed, number, self._first_tower + tower, piece
-            share = share_of(divided[tower][piece], self._model, seed, batch.ids)
-            return buffer_of(share) if self._model.on_gpu else share
+            share = make_share(batches[tower][piece], self._model, seed, batch.ids)
+            return pack_buffer(share) if self._model.on_gpu else share
 
-        shares = [[prepared(tower, piece) for tower in range(len(self._devices))] for piece in range(parts)]
+        shares = [[prepare(tower, piece) for tower in range(len(self._devices))] for piece in range(num_pieces)]
         return Prepared(number, batch, pieces, shares)
 
     def begin_copies(self, prepared: Prepared) -> None:
-        """Begin to copy the shares to the devices, to a GPU in one buffer.
+        """Start copying each tower's part of the batch to its device, as a single buffer.
 
-        A copy to a GPU waits until the GPU has computed what is queued there. So each tower has threads of its own:
-        while one waits, the caller queues the next steps, and no GPU waits for the copy to another one.
+        A copy to a GPU waits until all queued operations of the GPU have finished. Copies therefore run in threads, so
+        they delay neither the caller nor the copies to other GPUs.
         """
-        for device, of_tower in zip(self._devices, zip(*prepared.shares, strict=True), strict=True):
-            prepared.copies.append(self._copying.submit(on_device, list(of_tower), self._home or device))
+        for device, shares in zip(self._devices, zip(*prepared.shares, strict=True), strict=True):
+            prepared.copies.append(self._copying.submit(copy_to_device, list(shares), self._home or device))
 
-    def copied(self, prepared: Prepared) -> list[tuple[Any, ...]]:
-        """Return the shares on the devices, [piece][tower]. Raises what has gone wrong in a copy."""
+    def device_shares(self, prepared: Prepared) -> list[tuple[Any, ...]]:
+        """Wait until all copies are finished, and return the inputs on the devices, [micro-batch][tower]."""
         if not prepared.copies:
             self.begin_copies(prepared)
         return list(zip(*(copy.result() for copy in prepared.copies), strict=True))
 
     def tensors(self, share: Share | Buffer) -> Share:
-        """Return a share of `copied` as the gradient function takes it, on the device of the caller."""
-        return tensors_of(share, self._specs) if isinstance(share, Buffer) else share
+        """Unpack the inputs of a tower on the caller's device, if they were copied as a buffer."""
+        return unpack_buffer(share, self._specs) if isinstance(share, Buffer) else share
 
     @functools.cached_property
     def _specs(self) -> Share:
-        """The types and ranks of a share, which no batch changes."""
+        """The dtypes and ranks of a tower's inputs, which are the same for all batches."""
         ids = np.ones([1, 1], np.int32)
         batch = Batch(ids, ids, ids, np.ones([1, 1], np.float32))
-        return specs_of(share_of(batch, self._model, (0,), np.ones(1, np.int64)))
+        return unsized_specs(make_share(batch, self._model, (0,), np.ones(1, np.int64)))
 
 
-def on_device(share: Any, device: str) -> Any:
-    """Copy arrays to a device. What is int32 stays in the host's memory, where the step wants it. Any thread may call.
+def copy_to_device(share: Any, device: str) -> Any:
+    """Copy the arrays of a structure to a device. int32 arrays stay in host memory.
 
-    TensorFlow would hold Python's lock while it copies an array to a GPU, so that a GPU that is silent would stop all
-    threads. It does not hold it while an operation copies a tensor. But of operations of a GPU on int32, in the host's
-    memory, each gives its caller the result of another thread's now and then (TensorFlow's issue 123980).
+    Arrays are first converted to tensors on the CPU. Direct conversion to a tensor on a GPU would hold Python's global
+    interpreter lock, so a hanging GPU would block all threads.
+
+    int32 tensors are not copied because of TensorFlow issue 123980: if an operation on a GPU reads or writes int32
+    tensors in host memory, it occasionally returns the result of another thread.
     """
 
-    def copied(array: Any) -> tf.Tensor:
+    def copy(array: Any) -> tf.Tensor:
         with tf.device("/CPU:0" if is_gpu(device) else device):
             tensor = tf.convert_to_tensor(array)
         if not is_gpu(device) or tensor.dtype == tf.int32:
@@ -217,4 +243,4 @@ def on_device(share: Any, device: str) -> Any:
         with tf.device(device):
             return tf.identity(tensor)
 
-    return tf.nest.map_structure(copied, share)
+    return tf.nest.map_structure(copy, share)

@@ -1,6 +1,7 @@
-"""The synchronous step: every tower computes gradients, their sums are exchanged, every replica gets the same update.
+"""The synchronous training step.
 
-Variable updates differ in the replicas of the weights, and in the exchange between them (`update.py`).
+Each tower computes the gradients of its part of the batch. The gradients are summed over all towers, and every replica
+of the weights applies the same update.
 """
 
 import functools
@@ -12,24 +13,30 @@ import tensorflow as tf
 
 from chatbot.config.learning import LearningSettings
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.allreduce import Exchange, Summation, Total, broadcast, no_exchange
+from chatbot.training.allreduce import Exchange, Total, broadcast, no_exchange, sum_gradients
 from chatbot.training.devices.failures import is_out_of_memory
 from chatbot.training.devices.towers import Tower
 from chatbot.training.gradients import Sums, TowerSums, gradient_function, spread_gradient_function
 from chatbot.training.machines.team import ALONE, Team
 from chatbot.training.replica import Inputs, Replica, TrainState
 from chatbot.training.share import Buffer, Preparation, Prepared, Share
-from chatbot.training.variable_update import Graph, VariableUpdate, packed_result
+from chatbot.training.variable_update import Graph, VariableUpdate, pack_result
 
 
 class Synchronous(VariableUpdate):
-    """A training step over one or several replicas of the weights.
+    """A synchronous training step over one or several replicas of the weights.
 
-    A step is one graph, in which the exchange of gradients overlaps with the backward pass, or several: those of the
-    pieces of each share, whose gradients are added, then that of the update. `MemoryLimits` says which.
+    A step can run as a single graph, in which the exchange of gradients overlaps with the backward pass. It can also
+    run as several graphs, which need less memory: one graph computes the gradients of a micro-batch, and another
+    updates the weights. `MemoryLimits` chooses between the two.
 
-    replicas: of this process, each with the towers that read its weights; all machines have as many towers. exchange:
-    sums over the replicas of all processes.
+    Args:
+        model: The model.
+        settings: The learning settings, with the optimizer, the seed and --accumulate.
+        replicas: The replicas of this process, each with the towers that use its weights. All machines have the same
+            number of towers.
+        exchange: The function that all-reduces gradients over the replicas.
+        team: The machines of the run.
     """
 
     def __init__(
@@ -44,6 +51,7 @@ class Synchronous(VariableUpdate):
         self._team = team
         self._exchange = exchange
         self.has_exchange = exchange is not no_exchange
+        self._replicas_and_towers = list(replicas)
         self.replicas = [replica for replica, _ in replicas]
         self._towers = [tower for _, towers in replicas for tower in towers]
         super().__init__([tower.name for tower in self._towers], len(self._towers), settings.accumulate)
@@ -55,10 +63,8 @@ class Synchronous(VariableUpdate):
         else:
             spread = [tower.parts for tower in self._towers if tower.parts]
             self.gradient_functions = [spread_gradient_function(model, groups, parts) for parts in spread]
-        self._summation = Summation(replicas, exchange)
-        self._calls = 0  # equals the replicas' own count unless an update failed
-        self._exchanging = False  # whether the last step got as far as the exchange
-        self._read_weights_graph = Graph(self._read_weights)
+        self._calls = 0  # equal to `Replica.calls`, unless an update failed
+        self._reached_exchange = False  # whether the latest step may have started to exchange gradients
         self._gradients_graph = Graph(self._gradients)
         self._further_gradients_graph = Graph(self._further_gradients)
         self._update_graph = Graph(self._update)
@@ -66,17 +72,17 @@ class Synchronous(VariableUpdate):
 
     @property
     def traces(self) -> int:
-        """The number of times that gradients were traced: once for each graph that a run needs."""
+        """How often graphs that compute gradients have been traced. Each graph should be traced at most once."""
         graphs = self._gradients_graph, self._further_gradients_graph, self.step_graph
         return sum(graph.traces for graph in graphs)
 
     def tower_weights(self) -> list[Inputs]:
-        """Return a copy of the weights for each tower, and in float16 the loss scale. Towers of a replica share it."""
-        of_replicas = self._read_weights_graph()
-        return [of_replicas[replica] for replica in self._replica_of_tower]
+        """Return a copy of the weights and the loss scale for each tower. Towers of one replica share a copy."""
+        inputs = self._read_weights()
+        return [inputs[replica] for replica in self._replica_of_tower]
 
     def __call__(self, prepared: Prepared, rate: float) -> None:
-        """Train on a global batch. Raises UserError if memory does not suffice for one pair."""
+        """Train on a global batch. Raises UserError if there is not enough memory for a single pair."""
         for failures in itertools.count(1):
             if prepared.pieces != self.memory.pieces(prepared.batch):
                 prepared = self.prepare(prepared.batch, prepared.number)
@@ -89,17 +95,17 @@ class Synchronous(VariableUpdate):
                 self.memory.divide(error, prepared, failures, self._weights_intact())
 
     def _train(self, prepared: Prepared, rate: tf.Tensor) -> tf.Tensor:
-        """Run the graphs of a step; return the packed result."""
-        self._exchanging = False
-        pieces = self.preparation.copied(prepared)
+        """Run the graphs of a step, and return its result as a vector."""
+        self._reached_exchange = False
+        pieces = self.preparation.device_shares(prepared)
         if len(pieces) > 1:
-            return self._train_in_order(pieces, rate)
-        is_alone = len(self.replicas) == 1 and self._team.alone
-        if is_alone or self.memory.fits_at_once(prepared.size):
-            return self._train_at_once(pieces[0], rate)
+            return self._train_in_pieces(pieces, rate)
+        is_single_replica = len(self.replicas) == 1 and self._team.alone
+        if is_single_replica or self.memory.fits_in_one_graph(prepared.size):
+            return self._train_in_one_graph(pieces[0], rate)
         if self.memory.begin_trial(prepared.size):
             try:
-                result = self._train_at_once(pieces[0], rate)
+                result = self._train_in_one_graph(pieces[0], rate)
             except tf.errors.OpError as error:
                 if not (is_out_of_memory(error, self._towers) and self._weights_intact()):
                     raise
@@ -107,106 +113,107 @@ class Synchronous(VariableUpdate):
             else:
                 self.memory.end_trial(prepared.size, fitted=True)
                 return result
-        result = self._train_in_order(pieces, rate)
+        result = self._train_in_pieces(pieces, rate)
         self.memory.fits(prepared.size)
         return result
 
     def _weights_intact(self) -> bool:
-        """Return whether no weight of any replica has changed, on any machine, in the step that failed."""
-        if self._exchanging and not self._team.alone:
-            return False  # the other machines may have updated their weights
+        """Return whether the failed step has left the weights of all replicas on all machines unchanged."""
+        if self._reached_exchange and not self._team.alone:
+            return False  # Other machines may have updated their weights.
         return all(int(replica.calls.numpy()) == self._calls for replica in self.replicas)
 
-    def _train_at_once(self, shares: Sequence[Share | Buffer], rate: tf.Tensor) -> tf.Tensor:
-        """Run one graph."""
-        self._exchanging = True
+    def _train_in_one_graph(self, shares: Sequence[Share | Buffer], rate: tf.Tensor) -> tf.Tensor:
+        """Run the whole step in a single graph."""
+        self._reached_exchange = True
         result = self.step_graph(shares, rate)
         self._calls += 1
         return result
 
-    def _train_in_order(self, pieces: Sequence[Sequence[Share | Buffer]], rate: tf.Tensor) -> tf.Tensor:
-        """Run a graph for each piece, and one for the update."""
+    def _train_in_pieces(self, pieces: Sequence[Sequence[Share | Buffer]], rate: tf.Tensor) -> tf.Tensor:
+        """Run one graph for each micro-batch, and one for the update."""
         towers = self.compute_gradients(pieces)
-        self._exchanging = True
+        self._reached_exchange = True
         result = self._update_graph(towers, rate)
         self._calls += 1
         return result
 
     def compute_gradients(self, pieces: Sequence[Sequence[Share | Buffer]]) -> TowerSums:
-        """Return the sums of each tower over the pieces of its share, without an update."""
+        """Compute the gradients of each tower, summed over all its micro-batches, without updating the weights."""
         towers = self._gradients_graph(pieces[0])
         for piece in pieces[1:]:
             towers = self._further_gradients_graph(piece, towers)
         return towers
 
-    # Traced methods: `_read_weights_graph` is the graph of `_read_weights`, and likewise for the others.
+    # The following methods are traced into graphs; for example, `_gradients_graph` is the graph of `_gradients`.
 
     def _read_weights(self) -> list[Inputs]:
-        """Return the current weights of each replica, and in float16 its loss scale."""
+        """Return a copy of the weights and the loss scale of each replica."""
         return [replica.read() for replica in self.replicas]
 
     def _step(self, shares: Sequence[Share | Buffer], rate: tf.Tensor) -> tf.Tensor:
-        """Compute the gradients of a batch, and update every replica."""
+        """Compute the gradients of a batch, and update all replicas."""
         return self._update(self._gradients(shares), rate)
 
     def _gradients(self, shares: Sequence[Share | Buffer]) -> TowerSums:
-        """Return the sums of each tower over its share, or a piece of it."""
+        """Compute the gradients of each tower for one micro-batch."""
         inputs = self._read_weights()
         sums = list[Sums]()
         counts = list[tf.Tensor]()
-        used = dict[int, tf.Tensor]()
+        lookup_ids = dict[int, tf.Tensor]()
         for i, (tower, prepared) in enumerate(zip(self._towers, shares, strict=True)):
             with tf.device(tower.device):
                 share = self.preparation.tensors(prepared)
                 replica = self._replica_of_tower[i]
                 sums.append(self.gradient_functions[i](inputs[replica].weights, share, inputs[replica].loss_scale))
                 counts.append(share.counts)
-                used.setdefault(replica, share.used)
+                lookup_ids.setdefault(replica, share.lookup_ids)
         with tf.device(self.replicas[0].home):
             report = tf.concat([[[s.loss for s in sums]], tf.transpose(tf.stack(counts))], 0)  # [3, towers]
             before, after = (len(sums) * n for n in (self._team.machine, self._team.machines - self._team.machine - 1))
             report = tf.pad(report, [[0, 0], [before, after]]) if before or after else report
-        return TowerSums(sums, report, [*used.values()], [of_replica.loss_scale for of_replica in inputs])
+        return TowerSums(sums, report, [*lookup_ids.values()], [replica_inputs.loss_scale for replica_inputs in inputs])
 
-    def _further_gradients(self, shares: Sequence[Share | Buffer], before: TowerSums) -> TowerSums:
-        """Add the sums over a piece of each share to those of the pieces before."""
+    def _further_gradients(self, shares: Sequence[Share | Buffer], accumulated: TowerSums) -> TowerSums:
+        """Compute the gradients of each tower for the next micro-batch, and add them to the accumulated gradients."""
         towers = self._gradients(shares)
-        sums, report = tf.nest.map_structure(tf.add, before[:2], towers[:2])
+        sums, report = tf.nest.map_structure(tf.add, accumulated[:2], towers[:2])
         return towers._replace(sums=sums, report=report)
 
     def first_tower_sums(self, inputs: Inputs, share: Share | Buffer) -> Sums:
-        """Return the sums that the first tower would return for a share, computed on the device of the caller."""
+        """Compute gradients with the first tower's gradient function, on the caller's device."""
         return self.gradient_functions[0](inputs.weights, self.preparation.tensors(share), inputs.loss_scale)
 
     def _update(self, towers: TowerSums, rate: tf.Tensor) -> tf.Tensor:
-        """Sum the gradients over all towers and update every replica."""
+        """Sum the gradients over all towers, and update all replicas."""
         totals = self._sum(towers)
-        return self._updated(totals, totals[0].report, towers.loss_scales, rate)
+        return self._apply_totals(totals, totals[0].report, towers.loss_scales, rate)
 
     def _sum(self, towers: TowerSums) -> list[Total]:
-        return self._summation(towers.sums, towers.report, towers.used)
+        return sum_gradients(self._replicas_and_towers, self._exchange, towers)
 
-    def _updated(
+    def _apply_totals(
         self, totals: Sequence[Total], report: tf.Tensor, loss_scales: Sequence[Any], rate: tf.Tensor
     ) -> tf.Tensor:
-        """Update every replica by its total; return the packed result. report: of the towers of all machines."""
+        """Update each replica with the summed gradients, and return the result of the step as a vector."""
         applied = [
             replica.apply(total.gradients, total.tokens, rate, scale)
             for replica, total, scale in zip(self.replicas, totals, loss_scales, strict=True)
         ]
         with tf.device(self.replicas[0].home):
             finite = functools.reduce(tf.logical_and, [clipped.finite for clipped in applied])
-            # Independent replicas skip for themselves: the step is an overflow if none skipped it for another reason.
-            skipped_by_none = functools.reduce(tf.logical_and, [x.finite | x.overflow for x in applied])
-            overflow = ~finite & skipped_by_none
-            return packed_result(report, applied[0].norm, finite, overflow)
+            # Independent replicas may skip updates for different reasons. The step counts as an overflow only if all
+            # skipped updates are due to overflows.
+            only_overflows = functools.reduce(tf.logical_and, [x.finite | x.overflow for x in applied])
+            overflow = ~finite & only_overflows
+            return pack_result(report, applied[0].norm, finite, overflow)
 
     def gather_state(self) -> TrainState:
-        """Copy the weights into the model; return the rest of a checkpoint, which is the same on every machine."""
+        """Copy the weights into the model, and return the rest of the training state, the same on all machines."""
         return self.replicas[0].gather_state()
 
     def scatter_state(self, state: TrainState) -> None:
-        """Copy machine 0's model and state to every replica of every machine."""
+        """Copy the chief's weights and training state to all replicas on all machines."""
         if not self._team.alone:
             weights = [variable.value for variable in self._model.trainable_variables]
             arrays = tf.nest.flatten(state)
@@ -219,6 +226,6 @@ class Synchronous(VariableUpdate):
         self._set_state(state)
 
     def _set_state(self, state: TrainState) -> None:
-        """Copy the model and a state to every replica of this machine."""
+        """Copy the weights of the model and the training state to all replicas of this machine."""
         for replica in self.replicas:
             replica.scatter_state(state)

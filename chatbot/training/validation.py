@@ -1,9 +1,8 @@
-"""Validation during a run: the likelihood of held-out pairs, and replies to questions of some of them."""
+"""Validation during training: the likelihood of the validation pairs, and measures of generated replies."""
 
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -23,44 +22,48 @@ from chatbot.inference.replier import Replier
 from chatbot.inference.tensorflow_model import TensorFlowModel
 from chatbot.model.device_copies import DeviceCopies
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.retrieval.fitting import MOST_QUESTIONS, fit_judge
+from chatbot.retrieval.fitting import MAX_QUESTIONS, fit_judge
 from chatbot.retrieval.index import load_retrieval
 from chatbot.retrieval.indexing import index_by_meaning
 from chatbot.training.data import Data
 from chatbot.training.devices.failures import RESUME, is_out_of_memory
 from chatbot.training.devices.towers import Tower
 
-# Batches of fewer positions have one pair each.
-FEWEST_POSITIONS = 16
+# When memory runs out, the batch size is halved, but not below this number of tokens.
+MIN_POSITIONS = 16
 
-# Replies collapse when the ten most common have a share of all that is larger than that of the references by this much.
+# Replies are considered collapsed if the ten most common ones make up a larger fraction of all replies than the ten
+# most common references do of all references, by more than this margin.
 COLLAPSE_MARGIN = 0.25
 
 
 class Validation(NamedTuple):
     """The result of a validation."""
 
-    values: dict[str, float | None]  # by name: the likelihood of all references, and the replies to `Data.measured`
-    warning: str | None  # about these replies
-    replies: list[str]  # to `Data.questions`: the sample questions, and those of --probe
+    values: dict[str, float | None]  # metrics by name: likelihood of the references, and measures of the replies
+    warning: str | None  # warning if the replies have collapsed; see `Collapse`
+    replies: list[str]  # replies to the sample questions and --probe questions, `Data.questions`
 
 
 class Validator:
-    """Measures a model that is being trained. Its graphs are traced once, at the first use.
+    """Validates a model during training. Graphs are traced on first use and then reused.
 
-    The likelihood of the questions given the replies takes longer than all other measures of replies. It is computed
-    only if it decides which checkpoint is the best.
+    The likelihood of questions given generated replies is slow to compute. It is only computed if --best-by selects
+    checkpoints by this measure.
 
-    towers: those that share the work, the first of which has the model on its device. The values are the same for any
-    number of them, up to rounding. When memory runs out, the first one validates alone, in smaller batches.
+    Args:
+        model: The model, on the device of the first tower.
+        data: The pairs of the run.
+        settings: The settings of the run.
+        towers: The towers whose devices share the work. When memory runs out, the first device continues alone, with
+            smaller batches.
     """
 
     def __init__(self, model: Seq2Seq, data: Data, settings: Settings, towers: Sequence[Tower]) -> None:
         self._towers = towers
-        self._copies = DeviceCopies(model, devices_of(towers))
-        self._model = model
-        self._vocabulary = data.vocabulary
-        self._settings = settings.model
+        self._copies = DeviceCopies(model, validation_devices(towers))
+        self._data = data
+        self._settings = settings
         self._chat_model = TensorFlowModel(model)
         self._questions = [sample.ids[: settings.model.max_length] for sample in data.questions]
         self._measured = [sample.ids for sample in data.measured]
@@ -71,32 +74,33 @@ class Validator:
         self._collapse = Collapse(top_share(self._measure.references, 10))
 
     def validate(self, corpus: Corpus) -> Validation:
-        """Score all pairs of the corpus, measure the replies to some of its questions, and reply to the samples.
+        """Score all validation pairs, and generate and measure replies to some of their questions.
 
-        Raises UserError if memory does not suffice even for one pair at a time.
+        Raises:
+            UserError: If there is not enough memory for a single pair.
         """
         while True:
             try:
-                return self._validated(corpus)
+                return self._validate_once(corpus)
             except tf.errors.OpError as error:
                 if not is_out_of_memory(error, self._towers):
                     raise
-                if self._score.positions <= FEWEST_POSITIONS:
+                if self._score.positions <= MIN_POSITIONS:
                     raise UserError(
-                        f"out of memory in validation, with one pair at a time; free memory on the device: then "
-                        f"{RESUME}"
+                        "out of memory in validation, with one pair at a time; free memory on the device, then run it "
+                        f"again: {RESUME}"
                     ) from error
             self._copies.keep_first()
             self._score.positions //= 2
             smaller = f"{self._towers[0].name} alone, in batches of {self._score.positions:,} positions"
-            tqdm.write(f"Warning: out of memory in validation, which goes on with {smaller}.", file=sys.stderr)
+            tqdm.write(f"Warning: out of memory in validation; continuing on {smaller}.", file=sys.stderr)
 
-    def _validated(self, corpus: Corpus) -> Validation:
+    def _validate_once(self, corpus: Corpus) -> Validation:
         likelihood = self._score(corpus.shards)
         measured = self._replier.replies(self._measured)
         values = self._measure(measured)
         if values[QUESTION_NATS] is None:
-            del values[QUESTION_NATS]  # not null: it was not computed
+            del values[QUESTION_NATS]  # It was not computed. In metrics.jsonl, null would mean NaN or infinity.
         values = {
             "nats_per_token": likelihood.nats_per_token,
             "nats_per_character": likelihood.nats_per_character,
@@ -105,37 +109,45 @@ class Validator:
         return Validation(values, self._collapse.warning(measured), self.replies())
 
     def replies(self) -> list[str]:
-        """Return the best reply to each question of `Data.questions`, by greedy search."""
+        """Return the reply to each of `Data.questions`, found by greedy search."""
         return self._replier.replies(self._questions)
 
-    def chat_replies(self, directory: Path) -> list[str]:
-        """Return the reply to each question of `Data.questions` by the default search of the attempt in a directory."""
+    def chat_replies(self) -> list[str]:
+        """Return the reply to each of `Data.questions`, found by the attempt's default search, as in chat."""
+        directory = self._settings.run.directory
+        vocabulary = self._data.vocabulary
         decoding = with_default_search(DecodingSettings(), directory)
-        retrieval = load_retrieval(directory / RETRIEVAL, self._vocabulary) if decoding.retrieved else None
-        if retrieval is not None and not retrieval.is_validated:  # nothing is generated: no search is traced for it
+        retrieval = load_retrieval(directory / RETRIEVAL, vocabulary) if decoding.retrieved else None
+        if retrieval is not None and not retrieval.is_validated:
+            # Without validation, all replies are retrieved, so the search does not have to be traced.
             self._replier.retrieval = retrieval
-            return self._replier.looking_up(decoding).replies(self._questions)
-        replier = Replier(self._chat_model, self._vocabulary, self._settings, decoding, retrieval)
-        return replier.replies(self._questions)
+            return self._replier.with_lookup(decoding).replies(self._questions)
+        return Replier(self._chat_model, vocabulary, self._settings.model, decoding, retrieval).replies(self._questions)
 
-    def prepare_lookup(self, directory: Path, data: Data, embeddings: str | None) -> None:
-        """Prepare how the attempt in a directory looks replies up, if it does, with the weights that the model has.
+    def prepare_lookup(self, embeddings: str | None) -> None:
+        """Prepare the retrieval of replies from training pairs, if the attempt stores its training pairs.
 
-        embeddings: --embeddings. Raises UserError, OSError.
+        Args:
+            embeddings: The value of --embeddings; None keeps the existing index.
+
+        Raises:
+            UserError: If the embedding model cannot be used.
+            OSError: If the index cannot be written.
         """
-        folder = directory / RETRIEVAL
+        folder = self._settings.run.directory / RETRIEVAL
         if not folder.exists():
             return
-        index_by_meaning(folder, self._vocabulary, embeddings)
-        held_out = [*data.validation.shards.spread(MOST_QUESTIONS)] if data.validation else []
-        fit_judge(folder, self._vocabulary, self._chat_model, data.both_directions, held_out)
+        data = self._data
+        index_by_meaning(folder, data.vocabulary, embeddings)
+        held_out = [*data.validation.shards.spread(MAX_QUESTIONS)] if data.validation else []
+        fit_judge(folder, data.vocabulary, self._chat_model, data.both_directions, held_out)
 
 
-def devices_of(towers: Sequence[Tower]) -> list[str]:
-    """Return the devices of the towers that share a validation, the first one's at first.
+def validation_devices(towers: Sequence[Tower]) -> list[str]:
+    """Return the devices that share the work of validation, starting with the device of the first tower.
 
-    A model that is spread over devices is validated on one, which needs less memory than training. Towers on the CPU
-    share its cores, so that more of them than cores would only need more memory.
+    On CPUs, there are at most as many devices as cores. With --model-parallel, the list is empty, because validation
+    needs less memory than training and runs on a single device.
     """
     devices = [tower.device for tower in towers if tower.parts is None]
     on_gpus = all("GPU" in device for device in devices)
@@ -143,21 +155,24 @@ def devices_of(towers: Sequence[Tower]) -> list[str]:
 
 
 class Collapse:
-    """Compares the replies of each validation with the references."""
+    """Detects when a model gives the same few replies to most questions.
 
-    def __init__(self, references: float) -> None:
-        """references: the share of their ten most common."""
-        self._references = references
+    Args:
+        reference_share: The fraction of the references that are among the ten most common ones, for comparison.
+    """
+
+    def __init__(self, reference_share: float) -> None:
+        self._reference_share = reference_share
         self._collapsed = False
 
     def warning(self, replies: Sequence[str]) -> str | None:
-        """Return a warning when the replies collapse, for the first time or after they had recovered; else None."""
-        before = self._collapsed
+        """Return a warning if the replies have collapsed, unless they had already done so in the last validation."""
+        had_collapsed = self._collapsed
         share = top_share(replies, 10)
-        self._collapsed = share > self._references + COLLAPSE_MARGIN
-        if before or not self._collapsed:
+        self._collapsed = share > self._reference_share + COLLAPSE_MARGIN
+        if had_collapsed or not self._collapsed:
             return None
         return (
-            f"replies collapse: the ten most common are {share:.0%} of {len(replies):,}; "
-            f"references {self._references:.0%}"
+            f"replies collapse: the ten most common make up {share:.0%} of {len(replies):,} replies, but "
+            f"{self._reference_share:.0%} of the references"
         )

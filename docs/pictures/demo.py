@@ -16,7 +16,7 @@ from terminal import COLUMNS, FONT_SIZE, MARGIN, ROW_HEIGHT, ROWS, Terminal, ter
 
 ADDRESS = "127.0.0.1:8000"
 RATE = 8  # frames a second
-LARGEST_FILE = 1_000_000  # bytes
+MAX_FILE = 1_000_000  # bytes
 # In CSS pixels, drawn at twice that resolution: as large as the terminal.
 WIDTH, HEIGHT = (2 * MARGIN + COLUMNS * FONT_SIZE // 2) // 2, (2 * MARGIN + ROWS * ROW_HEIGHT) // 2
 
@@ -66,7 +66,7 @@ class Film:
         self.milliseconds[-1] += round(1000 * seconds)
 
     def save(self, path: Path) -> None:
-        """Write an animated WebP. Raises ValueError where it is larger than LARGEST_FILE."""
+        """Write an animated WebP. Raises ValueError where it is larger than MAX_FILE."""
         first, *others = self.frames
         first.save(
             path,
@@ -80,8 +80,8 @@ class Film:
             minimize_size=True,
         )
         size, seconds = path.stat().st_size, sum(self.milliseconds) / 1000
-        if size > LARGEST_FILE:
-            raise ValueError(f"{path}: {size:,} bytes, at most {LARGEST_FILE:,} wanted")
+        if size > MAX_FILE:
+            raise ValueError(f"{path}: {size:,} bytes, at most {MAX_FILE:,} wanted")
         print(f"{path.name}: {first.width} x {first.height} pixels, {seconds:.1f} s, {size:,} bytes")
 
 
@@ -89,7 +89,7 @@ def demo_film(folder: Path, demo: Demo) -> Film:
     """Train in a terminal in `folder`, start the server there, and ask questions in a browser."""
     film = Film()
     terminal = Terminal(folder)
-    serving = f"Serving {demo.attempt} at http://{ADDRESS}; Ctrl-C stops it"
+    serving = f"Serving {demo.attempt} at http://{ADDRESS}; press Ctrl-C to stop"
     try:
         for command, last_row, seconds in (
             (f"python train.py --data {demo.data} --attempt {demo.attempt}", "$", TRAINED),

@@ -33,7 +33,7 @@ from PIL import Image
 
 PICTURES = Path(__file__).resolve().parent
 ROOT = PICTURES.parents[1]
-LARGEST_FILE = 300_000  # bytes
+MAX_FILE = 300_000  # bytes
 
 ENGLISH = Demo(
     "coffee", "data/coffee", "en", ("Hi, can I get a latte?", "what syrups do you have?", "what is cold brew?")
@@ -93,13 +93,11 @@ def train(folder: Path, *arguments: str) -> None:
 
 
 def save(picture: Image.Image, path: Path) -> None:
-    """Write a PNG of at most 256 colours. Raises ValueError where it is larger than LARGEST_FILE."""
+    """Write a PNG of at most 256 colours. Raises ValueError where it is larger than MAX_FILE."""
     picture.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
     size = path.stat().st_size
-    if size > LARGEST_FILE:
-        raise ValueError(
-            f"{path}: {size:,} bytes, at most {LARGEST_FILE:,} wanted; make the screen or the page smaller"
-        )
+    if size > MAX_FILE:
+        raise ValueError(f"{path}: {size:,} bytes, at most {MAX_FILE:,} wanted; make the screen or the page smaller")
     print(f"{path.relative_to(ROOT)}: {picture.width} x {picture.height} pixels, {size:,} bytes")
 
 

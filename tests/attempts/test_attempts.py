@@ -17,7 +17,7 @@ from chatbot.config.attempts import RATINGS
 from chatbot.corpus.vocabulary import BYTES, Vocabulary
 from chatbot.display import width
 from chatbot.durable import write_json
-from chatbot.retrieval.ratings import append_rating, given_replies, rating_of
+from chatbot.retrieval.ratings import append_rating, given_replies, rating_record
 from tests.attempts.folders import save_attempt
 
 Run = Callable[..., str]
@@ -71,7 +71,7 @@ def test_compare_names_the_better_one_in_100_columns(run: Run) -> None:
     lines = run("compare", "a", "b").splitlines()
     assert lines[-2:] == [
         "Better: b, by 0.2500 nats per character on the same held-out pairs.",
-        "No curves: none of them has a metrics.jsonl with records.",
+        "No curves: no attempt has a metrics.jsonl with records.",
     ]
     shown = next(line for line in lines if line.startswith("--data"))
     assert shown.count("…") == 2
@@ -81,13 +81,13 @@ def test_compare_names_the_better_one_in_100_columns(run: Run) -> None:
     shutil.copy("checkpoints/a/config.json", "checkpoints/d")
     lines = run("compare", "a", "d").splitlines()
     assert lines[1] == "no setting differs"
-    assert lines[-2].startswith("They were validated on different pairs, so their nats per character cannot be")
+    assert lines[-2].startswith("The attempts were validated on different pairs, so their nats per character")
 
 
 def test_rename_moves_both_folders_and_keeps_the_ratings(run: Run) -> None:
     save_attempt("a", {1: 1.0})
     Path("tensorboard/a/all").mkdir(parents=True)
-    append_rating(RATINGS, rating_of("问", "答", [], "good", "a", written_to=""))
+    append_rating(RATINGS, rating_record("问", "答", [], "good", "a", written_to=""))
     moved = "checkpoints/a is now checkpoints/微博, and tensorboard/a is tensorboard/微博"
     assert run("rename", "a", "微博") == f"{moved}\ndata/ratings.jsonl: 1 rating of a, now of 微博\n"
     assert (names("checkpoints"), names("tensorboard")) == (["微博"], ["微博"])
@@ -107,7 +107,7 @@ def test_delete_removes_both_folders_with_yes_alone(run: Run) -> None:
     Path("tensorboard/c").mkdir()
     out = run("delete", "a", "c").splitlines()
     assert [line.split()[-1] for line in out[:-1]] == ["checkpoints/a", "tensorboard/a", "tensorboard/c"]
-    assert out[-1] == "Nothing was deleted; the same command with --yes deletes it."
+    assert out[-1] == "Nothing was deleted; to delete these folders, add --yes."
     assert (names("checkpoints"), names("tensorboard")) == (["a", "b"], ["a", "c"])
     with filelock.FileLock("checkpoints/b/lock"):
         assert run("delete", "a", "b", "--yes").startswith("error: b: another process is training it")
@@ -126,12 +126,12 @@ def test_delete_removes_both_folders_with_yes_alone(run: Run) -> None:
         (["compare", "a", "b", "--plot", "none/x.png"], "--plot none/x.png: give the name of a file in an existing"),
         (["compare", "a", "empty"], "compare empty: no checkpoint was saved yet; train it first"),
         (["delete", "none"], "delete none: no such attempt in "),
-        (["delete", "x/y"], "delete 'x/y': a short name"),
+        (["delete", "x/y"], "delete 'x/y': give a short name"),
         (["rename", "", "x"], "NAME '': expected printable text"),
         (["rename", "a"], "rename a: give the old name and the new one"),
         (["rename", "a", "b"], "rename a b: checkpoints/b exists already; choose another name"),
         (["rename", "a", "c"], "rename a c: tensorboard/c exists already"),
-        (["rename", "a", "x/y"], "rename 'x/y': a short name"),
+        (["rename", "a", "x/y"], "rename 'x/y': give a short name"),
         (["rename", "none", "x"], "rename none: no such attempt in "),
         (["rename", "locked", "x"], "locked: another process is training it"),
     ],
@@ -178,7 +178,7 @@ def test_each_attempt_is_listed_with_its_state(run: Run, work_dir: Path) -> None
     assert {name: each["problem"] for name, each in objects.items() if each["problem"]} == {
         "no last": "last: missing, though there are checkpoints beside it",
         "cut": "ckpt-10: checkpoint damaged (header too small); ckpt-20 is used",
-        "words": "vocabulary.txt: damaged, not the vocabulary that the attempt was begun with",
+        "words": "vocabulary.txt: damaged, not the vocabulary that the attempt was started with",
         "config": "config.json: --rnn-size {}: expected a whole number",
         "pointer": "last: damaged, it does not name a checkpoint",
         "values": "ckpt-20: checkpoint damaged (header too small); ckpt-10 is used",
@@ -190,7 +190,7 @@ def test_each_attempt_is_listed_with_its_state(run: Run, work_dir: Path) -> None
     assert objects["微博"]["weights"] > 1000
     assert objects["微博"]["bytes"] == sum(path.stat().st_size for path in whole.iterdir())
     assert lines[0].split() == ["name", "data", "size", "weights", "step", "nats", "at", "saved", "disk", "state"]
-    assert "words is broken: vocabulary.txt: damaged, not the vocabulary that the attempt was begun with" in lines
+    assert "words is broken: vocabulary.txt: damaged, not the vocabulary that the attempt was started with" in lines
 
 
 def test_newest_attempt_is_first(work_dir: Path) -> None:
@@ -234,7 +234,7 @@ WHOLE = Attempt(
 )  # fmt: skip
 
 
-def test_cells_of_an_attempt() -> None:
+def test_table_shows_the_values_of_an_attempt() -> None:
     heading, line, other = table([WHOLE, Attempt("很长的名字", data=("甲.tsv", "b"), bytes=10**10)])
     shown = ["weibo", "weibo.tsv", "256x2", "4.1M", "12,000", "4.424", "9,000", "2026-11-22", "56", "MB", "ready"]
     assert line.split() == shown, heading

@@ -46,7 +46,7 @@ def test_tensors_of_any_type_and_shape_are_read_by_the_library_and_here(
     assert verified_manifest(path)["a"] == 1
 
 
-def test_file_may_be_read_by_whom_other_files_may(tmp_path: Path) -> None:
+def test_file_has_the_usual_permissions(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "ckpt-3", {}, {})
     (tmp_path / "other").touch()
     modes = {path.stat().st_mode for path in tmp_path.iterdir()}
@@ -85,7 +85,7 @@ def file_of(header: Any, length: int | None = None) -> bytes:
         file_of({"weights/0": []}),
     ],
 )
-def test_file_that_was_made_to_harm_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
+def test_malicious_file_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "ckpt-1.safetensors").write_bytes(content)
     with pytest.raises(UserError, match=r"ckpt-1: checkpoint damaged.*restore it from a backup") as error:
         read_group(tmp_path / "ckpt-1", "weights", [(5, 7)])
@@ -112,10 +112,10 @@ def test_pointer_that_names_no_checkpoint_is_refused(tmp_path: Path, content: st
 @pytest.mark.parametrize(
     ("name", "tensor", "reason"),
     [
-        ("weights/0", VALUES.astype(bool), "one of its weights is of type BOOL"),
+        ("weights/0", VALUES.astype(bool), "one of its weights has dtype BOOL"),
         ("weights/0", VALUES.T.copy(), r"one of its weights has shape \(7, 5\), not \(5, 7\)"),
-        ("weights/1", VALUES, "it has 2 weights, not 1"),
-        ("z", VALUES, "it has 0 weights, not 1"),
+        ("weights/1", VALUES, "it contains 2 weights, not 1"),
+        ("z", VALUES, "it contains 0 weights, not 1"),
     ],
 )
 def test_tensors_of_another_model_are_not_read(tmp_path: Path, name: str, tensor: np.ndarray, reason: str) -> None:

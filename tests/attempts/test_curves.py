@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from chatbot.attempts import curves
-from chatbot.attempts.curves import LOSS, VALIDATION, curve_of, draw, read_records, smoothed
+from chatbot.attempts.curves import LOSS, VALIDATION, curve_of, draw, read_records, smooth
 
 
 def test_broken_and_repeated_lines_are_left_out(tmp_path: Path) -> None:
@@ -40,11 +40,11 @@ def test_curve_leaves_out_missing_values() -> None:
 
 def test_smoothed_is_the_mean_of_equal_intervals() -> None:
     curve = curve_of([{"step": step, LOSS: step % 10} for step in range(1000)], LOSS)
-    steps, values = smoothed(curve, 999)
+    steps, values = smooth(curve, 999)
     assert len(steps) == curves.POINTS
     np.testing.assert_allclose(values, 4.5)
     np.testing.assert_allclose(steps, np.arange(4.5, 1000, 10))
-    assert len(smoothed(curve, 9999).steps) == curves.POINTS / 10
+    assert len(smooth(curve, 9999).steps) == curves.POINTS / 10
 
 
 def records(last: int, validated: bool = True) -> list[dict[str, Any]]:

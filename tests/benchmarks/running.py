@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.__main__ import BENCHMARKS
+from benchmarks.__main__ import benchmark_of
 
 
 def benchmark(name: str, *arguments: str) -> dict[str, Any]:
     """The object on the last line of a benchmark that has not failed."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        assert BENCHMARKS[name](arguments) == 0
+        assert benchmark_of(name)(arguments) == 0
     report: dict[str, Any] = json.loads(printed.getvalue().splitlines()[-1])
     return report
 

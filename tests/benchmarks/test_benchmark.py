@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks import benchmark as module
-from benchmarks.benchmark import RESULTS, Benchmark, Recorded, commit, machine, shown
+from benchmarks.benchmark import RESULTS, Benchmark, Recorded, commit, machine, tables
 from chatbot.errors import UserError
 from tests.commands import ROOT
 
@@ -31,7 +31,7 @@ def test_last_line_is_recorded(
     assert (file.name, json.loads(file.read_text(encoding="utf-8"))) == ("mine.json", last)
     assert (first["rates"], first["training"]) == ([0.333333, [0.666667]], ["--steps", "5"])
     assert (first["benchmark"], first["commit"], first["machine"]) == ("example", commit(), machine())
-    with pytest.raises(UserError, match=r"--record \.\./mine: must be the name of a file"):
+    with pytest.raises(UserError, match=r"--record \.\./mine: must be a file name without a folder"):
         EXAMPLE(["--record", "../mine"])
 
 
@@ -43,7 +43,7 @@ def test_machine_has_no_names_of_hosts_or_folders() -> None:
 def test_results_are_shown_as_tables() -> None:
     spread = {"median": 4696.4, "lowest": 4608.0, "highest": 4789.0}
     rates = {"ours": {"rate": spread, "pairs": 2000}, "theirs": {"rate": None}}
-    lines = [*shown({"rates": rates, "rows": [{"a": 1}, {"b": [0.12345, True]}], "step": {"x": 3}})]
+    lines = [*tables({"rates": rates, "rows": [{"a": 1}, {"b": [0.12345, True]}], "step": {"x": 3}})]
     assert [line for line in lines if line] == [
         "| rates | rate | pairs |",
         "|---|---|---|",
@@ -57,7 +57,7 @@ def test_results_are_shown_as_tables() -> None:
     ]
 
 
-def test_tables_of_the_document_are_those_of_the_recorded_results() -> None:
+def test_tables_of_the_document_match_the_recorded_results() -> None:
     with_tables = runpy.run_path(str(ROOT / "docs/pictures/benchmark_tables.py"))["with_tables"]
     text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
     assert with_tables(text) == text, "run python docs/pictures/benchmark_tables.py"

@@ -28,7 +28,7 @@ def test_failed_installation_is_one_line(pairs: str, tmp_path: Path, monkeypatch
     assert not [*(tmp_path / "peers").glob(f"*/{COMPLETE}")]
 
 
-def test_environment_is_made_once_and_anew_if_incomplete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_is_created_once_and_again_if_incomplete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[list[str]] = []
 
     def install(command: list[object], folder: Path) -> str:
@@ -49,7 +49,7 @@ def test_environment_is_made_once_and_anew_if_incomplete(tmp_path: Path, monkeyp
     assert len(commands) == 4
     assert not (home / "half").exists()
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"--environments .*: Not a directory; give a folder"):
+    with pytest.raises(UserError, match=r"--environments .*: Not a directory; use a writable folder"):
         environment(str(tmp_path / "file" / "peers"))
 
 
@@ -67,7 +67,7 @@ def test_best_validation_within_the_time_counts(tmp_path: Path) -> None:
     peer = PyTorch(program(tmp_path, "python", f"echo a warning; {lines}; exec sleep 600"), tmp_path, 2)
     assert peer.best(RECURRENT, "characters", "held_out", 1, 1, "float32") == Best(8.0, 2)
     program(tmp_path, "python", "exec sleep 600")
-    with pytest.raises(UserError, match="PyTorch: no validation before its time was over; raise --quality-seconds"):
+    with pytest.raises(UserError, match="PyTorch: no validation within its time; increase --quality-seconds"):
         peer.best(RECURRENT, "characters", "held_out", 0.2, 1, "float32")
 
 
@@ -96,7 +96,7 @@ def test_ratios_are_of_the_best_precisions() -> None:
         ratios(rates)
 
 
-def test_a_precision_that_a_machine_lacks_ends_nothing(
+def test_unsupported_precision_does_not_end_the_benchmark(
     pairs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of PyTorch in the first round, and of this project, whose process ends."""

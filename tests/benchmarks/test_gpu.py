@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from benchmarks.gpu import Machine, gpu_benchmark
+from benchmarks.gpu import BENCHMARK, Machine
 from chatbot.errors import UserError
 from tests.benchmarks.running import benchmark
 from tests.gpu import standin
@@ -17,11 +17,11 @@ def test_report_of_a_standin() -> None:
     """Of the parts that are more than one command of the self-test, or than a row of speed with other flags."""
     report = benchmark("gpu", "--parts", "resume", "memory", "replies", "speed")
     found = {row["what"]: row for row in report["results"]}
-    assert "no GPU: a stand-in" in report["note"]
+    assert "no GPU: simulated GPUs" in report["note"]
     assert found["resumed, --deterministic"]["result"] == "weights equal to the bit"
     assert found["out of memory"]["result"] == "exit 0"
     lines = " ".join(found["out of memory"]["lines"])
-    assert "Out of memory: shares as large as this one are now split into pieces" in lines
+    assert "Out of memory: shares of this size are now split into pieces" in lines
     assert found["replies of GPU and CPU"]["result"] == "equal"
     assert found["64 replies, GPU"]["result"] == "exit 0"
     speeds = [row for row in report["results"] if row["part"] == "speed"]
@@ -44,7 +44,7 @@ def test_a_command_that_fails_is_a_row(
 
 
 def test_unknown_part_is_an_error() -> None:
-    with pytest.raises(UserError, match=r"--parts speeed: there are selftest, tests, "):
-        gpu_benchmark(["--parts", "speeed"])
-    with pytest.raises(UserError, match=r"--pytorch nowhere: no environment"):
-        gpu_benchmark(["--pytorch", "nowhere"])
+    with pytest.raises(UserError, match=r"--parts speeed: unknown; there are selftest, tests, "):
+        BENCHMARK(["--parts", "speeed"])
+    with pytest.raises(UserError, match=r"--pytorch nowhere: not an environment"):
+        BENCHMARK(["--pytorch", "nowhere"])

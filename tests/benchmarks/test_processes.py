@@ -19,7 +19,7 @@ def holding(megabytes: int) -> functools.partial[tuple[int, int, float]]:
     return functools.partial(lambda text, number: (number, os.getpid(), peak_gb()), b"x" * megabytes * MEGABYTE)
 
 
-def test_memory_is_of_the_process_that_is_asked() -> None:
+def test_memory_is_measured_for_one_process() -> None:
     """getrusage would give a worker's peak as that of this process, which is larger, and only the largest child's."""
     ours, before = b"x" * 600 * MEGABYTE, memory_gb()
     with Worker(holding, 10) as one, Worker(holding, 200) as other:
@@ -57,7 +57,7 @@ def test_program_gets_its_input_variables_and_folder_and_is_ended_in_time(tmp_pa
     assert 0.5 <= ended.seconds < 300
 
 
-def test_systems_are_measured_in_turns() -> None:
+def test_systems_are_measured_in_alternation() -> None:
     values = iter([30.0, 1.0, 20.0, 2.0, 1040.0, 3.0])
     rates, failures = in_turns({name: functools.partial(next, values) for name in "ab"}, 3)
     assert failures == {}

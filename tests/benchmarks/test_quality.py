@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.quality import COPY_WEIGHT, conversations, measure_count_models, random_replies, split
-from chatbot.config.corpus import LEAST_VOCABULARY
+from chatbot.config.corpus import MIN_VOCABULARY
 from chatbot.errors import UserError
 from tests.benchmarks.running import benchmark
 from tests.decoding.kneser_ney import SlowKneserNey, grams_of
@@ -19,7 +19,7 @@ TALKS = [[f"第{talk}句", "好的", f"再说{talk}", "再见"] for talk in rang
 def slow_nats(texts: list[str], order: int, held_out: list[tuple[str, str]], copy: float = 0.0) -> float:
     """Nats per character of the replies, one character after another."""
     begin, end = 0, 1
-    vocabulary = LEAST_VOCABULARY + len({*"".join(texts)})
+    vocabulary = MIN_VOCABULARY + len({*"".join(texts)})
     slow = SlowKneserNey(grams_of([[*map(ord, text)] for text in texts], order, begin, end), order, vocabulary)
     nats = 0.0
     for question, reply in held_out:
@@ -44,7 +44,7 @@ def test_count_models_equal_the_slow_ones(tmp_path: Path) -> None:
     assert len(nats) == 7
 
 
-def test_held_out_lines_are_those_of_the_documented_split(tmp_path: Path) -> None:
+def test_held_out_lines_match_the_documented_split(tmp_path: Path) -> None:
     file = tmp_path / "pairs.tsv"
     lines = [f"问{i}\t答{i}" for i in range(9)]
     file.write_text("\n".join(lines), encoding="utf-8")
@@ -52,7 +52,7 @@ def test_held_out_lines_are_those_of_the_documented_split(tmp_path: Path) -> Non
     training, held_out = split(str(file), 2, tmp_path)
     assert held_out.read_text(encoding="utf-8").splitlines() == lines[:2]
     assert training.read_text(encoding="utf-8").splitlines() == lines[2:]
-    with pytest.raises(UserError, match=r"--held-out 9: .* has 9 lines"):
+    with pytest.raises(UserError, match=r"--held-out 9: .* has only 9 lines"):
         split(str(file), 9, tmp_path)
     with pytest.raises(UserError, match="cannot be read"):
         split(str(tmp_path / "absent.tsv"), 9, tmp_path)

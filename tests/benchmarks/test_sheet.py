@@ -67,7 +67,7 @@ def test_rater_sees_each_different_reply_once_and_no_source(tmp_path: Path) -> N
     assert of_replies["吃了吗", "嗯"] == ["a.txt"]
 
 
-def test_order_tells_no_source(tmp_path: Path) -> None:
+def test_order_does_not_reveal_sources(tmp_path: Path) -> None:
     replies = {name: [f"{name}{i}" for i in range(60)] for name in ("甲", "乙")}
     write_sheet(tmp_path, [f"问{i}" for i in range(60)], replies)
     first = [row["reply"][0] for row in rows_of(tmp_path)[1::2]]
@@ -100,7 +100,7 @@ def test_a_reply_counts_for_all_its_sources(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("codec", "delimiter"), [("utf-8", ","), ("gb18030", ";"), ("utf-16", "\t")])
-def test_what_a_spreadsheet_saves_is_counted(tmp_path: Path, codec: str, delimiter: str) -> None:
+def test_sheets_saved_by_spreadsheets_are_counted(tmp_path: Path, codec: str, delimiter: str) -> None:
     """Sorted, with another charset, delimiter and line end."""
     write_sheet(tmp_path, MESSAGES, REPLIES)
     rate(tmp_path, {"你好呀": ("1", "0"), "嗯": ("0", "0")})
@@ -112,7 +112,7 @@ def test_what_a_spreadsheet_saves_is_counted(tmp_path: Path, codec: str, delimit
     assert count_ratings(tmp_path) == expected
 
 
-def test_what_cannot_be_counted_is_an_error(tmp_path: Path) -> None:
+def test_invalid_sheets_are_errors(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--compare a\.txt: replies in a file are for at most 131,072 pairs"):
         check_lines("a.txt", ("甲",) * 131_073, 131_073)  # more pairs are divided into shards, by their hashes
     sheet, key = tmp_path / SHEET, tmp_path / KEY
@@ -122,25 +122,25 @@ def test_what_cannot_be_counted_is_an_error(tmp_path: Path) -> None:
     rate(tmp_path, {"想你": ("1", "0")})
     content = sheet.read_bytes()
     with pytest.raises(
-        UserError, match=r"has a sheet of people, model, a\.txt; count it without --compare, or give anoth"
+        UserError, match=r"contains a sheet of people, model, a\.txt; count it without --compare, or use anoth"
     ):
         count_ratings(tmp_path, ["people", "model"])
     (row,) = [row["id"] for row in rows_of(tmp_path) if row["reply"] == "想你"]
     rate(tmp_path, {"想你": ("0", "1")})
-    with pytest.raises(UserError, match=f"the row {row} is specific, but not sensible"):
+    with pytest.raises(UserError, match=f"row {row} is specific but not sensible"):
         count_ratings(tmp_path)
     for value in ("2", "yes", "-1", "0.5", "１"):
         rate(tmp_path, {"想你": ("1", value)})
-        with pytest.raises(UserError, match=f"the row {row} has '{value}' as specific; write 0 or 1$"):
+        with pytest.raises(UserError, match=f"row {row} has '{value}' as specific; write 0 or 1$"):
             count_ratings(tmp_path)
     sheet.write_bytes(content + [*content.splitlines(keepends=True)][-1] * 2)
     rate(tmp_path, {"想你": ("1", "0"), "晚安": ("1", "1"), "好梦, 明天见": ("1", "1")})
-    with pytest.raises(UserError, match=r"the row [a-z]{6}10 occurs twice; remove one$"):
+    with pytest.raises(UserError, match=r"row [a-z]{6}10 occurs twice; remove one$"):
         count_ratings(tmp_path)
     for text in (b"", b"id,message\n", b"\0\0", b'"', "编号,合理\n".encode()):
         sheet.write_bytes(text)
         with pytest.raises(
-            UserError, match="no table with the columns id, message, reply, sensible, specific; save it"
+            UserError, match="not a table with the columns id, message, reply, sensible, specific; save it"
         ):
             count_ratings(tmp_path)
     sheet.unlink()
@@ -158,7 +158,7 @@ def test_key_of_another_sheet_is_an_error(tmp_path: Path) -> None:
         write_sheet(tmp_path / name, MESSAGES, replies)
         rate(tmp_path / name, {"嗯": ("0", "0")})
     (tmp_path / "a" / KEY).write_bytes((tmp_path / "b" / KEY).read_bytes())
-    with pytest.raises(UserError, match=r"the row '[a-z]{6}1' is not in key\.json, which is of another sheet"):
+    with pytest.raises(UserError, match=r"row '[a-z]{6}1' is not in key\.json, which belongs to another sheet"):
         count_ratings(tmp_path / "a")
 
 
@@ -196,7 +196,7 @@ def test_command_writes_and_counts_a_sheet(command: Any) -> None:
     written, error = command(*flags)
     assert (written["sheet"], written["messages"]) == ("rated", 4)
     assert "rated/sheet.csv" in error
-    assert "Warning: talk.jsonl: this attempt was trained on it; a model may know them by heart" in error
+    assert "Warning: talk.jsonl: this attempt was trained on it; the model may have memorised them" in error
     _, *rows = rows_of(Path("rated"))
     assert len(rows) == written["rows"]
     key = sources_of(Path("rated"))
@@ -219,7 +219,7 @@ def test_command_writes_and_counts_a_sheet(command: Any) -> None:
         assert counts["sources"]["people"] == counts["sources"]["theirs.txt"] == expected
         assert [*counts["sources"]] == names
         assert "rows without two ratings, not counted" in error
-    with pytest.raises(UserError, match="--sheet rated: has a sheet of people, nearest, model"):
+    with pytest.raises(UserError, match="--sheet rated: contains a sheet of people, nearest, model"):
         command(*flags[:-2], "more.txt")
     with pytest.raises(SystemExit):
         command("--sheet", "rated", "--n-best", "2")  # a source has one reply
@@ -227,7 +227,7 @@ def test_command_writes_and_counts_a_sheet(command: Any) -> None:
     flags = [*of_one, "--sheet", "s", "--compare", "people", "theirs.txt"]
     for text, lines in (("甲\n", "1 line"), ("甲\n乙\n\n", "3 lines"), ("", "1 line")):
         Path("theirs.txt").write_text(text, encoding="utf-8")
-        with pytest.raises(UserError, match=f"^--compare theirs.txt: {lines} for 5 questions; give a file with one"):
+        with pytest.raises(UserError, match=f"^--compare theirs.txt: {lines} for 5 questions; use a file with one"):
             command(*flags)
     assert not Path("s/sheet.csv").exists()
     Path("theirs.txt").write_text("甲\r\n乙\r\n丙\r\n丁\r\n戊", encoding="utf-8")
@@ -252,8 +252,8 @@ def test_attempt_that_reads_other_pairs_is_an_error(command: Any) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("--sheet s --compare people", "--sheet s: has no sheet to count; to write one, add --data FILE --compare SO"),
-        ("--data x --sheet s", "--sheet s: has no sheet to count; to write one, add --data FILE --compare SOURCE"),
+        ("--sheet s --compare people", "--sheet s: contains no sheet to count; to write one, add --data FILE --comp"),
+        ("--data x --sheet s", "--sheet s: contains no sheet to count; to write one, add --data FILE --compare SOURCE"),
         ("--data x --sheet s --compare peeple", "--compare peeple: unknown; give people, nearest"),
         ("--data x --sheet s --compare s", "--compare s: no such attempt in "),
         ("--data x --sheet s --compare people model people", "a source is given twice"),

@@ -13,8 +13,8 @@ import pytest
 from benchmarks.corpus import encoding
 from benchmarks.cost import CostBenchmark, growth_ratios, training_worker
 from benchmarks.opened_step import pairs_of_one_length
-from benchmarks.scaling import ScalingBenchmark, joined, tower_devices
-from benchmarks.serve import Ask, Latencies, ServeBenchmark, asked, closed_loop, connection, figures
+from benchmarks.scaling import ScalingBenchmark, join_rows, tower_devices
+from benchmarks.serve import Ask, Latencies, ServeBenchmark, closed_loop, connection, draw_questions, summarise
 from benchmarks.soak import Sample, growth
 from chatbot.errors import UserError
 from tests.benchmarks.running import benchmark
@@ -82,7 +82,7 @@ def test_decode_benchmark_runs(pairs: str) -> None:
 
 
 @pytest.mark.parametrize("clients", [1, 3, 20])
-def test_clients_ask_each_question_once_and_never_more_at_once(clients: int) -> None:
+def test_clients_ask_each_question_once_with_bounded_concurrency(clients: int) -> None:
     questions, asked, waiting, connected = [str(number) for number in range(10)], list[str](), 0, 0
 
     @contextlib.asynccontextmanager
@@ -112,7 +112,7 @@ def test_figures_of_rounds() -> None:
     turn = Latencies(2.0, [i / 1000 for i in range(1, 101)])
     assert [turn.percentile_ms(share) for share in (0, 0.5, 0.99, 1)] == [1, 50, 99, 100]
     rounds = [(Latencies(seconds, [0.5]), Latencies(seconds, [0.5] * 8)) for seconds in (1.0, 2.0, 4.0)]
-    result = figures(rounds)
+    result = summarise(rounds)
     assert result["one_replies_per_s"] == {"median": 0.5, "lowest": 0.25, "highest": 1}
     assert (result["many_replies_per_s"]["median"], result["many_p99_ms"]) == (4, 500)
     assert (result["ratio"], result["p99_ratio"]) == (8, 1)
@@ -120,15 +120,15 @@ def test_figures_of_rounds() -> None:
 
 def test_each_round_asks_other_questions() -> None:
     questions = [str(number) for number in range(1000)]
-    rounds = [asked(ServeBenchmark(clients=20), questions, number) for number in range(2)]
+    rounds = [draw_questions(ServeBenchmark(clients=20), questions, number) for number in range(2)]
     for one, many in rounds:
         assert (len(one), len(many)) == (64, 80)
         assert len({*many}) == len(many)
     assert rounds[0] != rounds[1]
-    assert len(asked(ServeBenchmark(), ["a", "b"], 0)[1]) == 256
+    assert len(draw_questions(ServeBenchmark(), ["a", "b"], 0)[1]) == 256
 
 
-def test_another_answer_than_200_ends_a_measurement() -> None:
+def test_other_status_than_200_ends_a_measurement() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for _ in range(2):
             head = await reader.readuntil(b"\r\n\r\n")
@@ -164,12 +164,12 @@ def test_numbers_of_towers() -> None:
         benchmark("scaling", "--towers", "8", "--batch-size", "4")
 
 
-def test_rows_of_processes_are_joined() -> None:
+def test_rows_of_processes_are_combined() -> None:
     row: dict[str, Any] = {"number": 1, "examples_per_s": 3.0, "target_tokens_per_s": 30.0, "input_wait": 0.1}
     rows = [{**row, "step_s": seconds} for seconds in (1.0, 2.0)]
     two = {"number": 2, "examples_per_s": 6, "target_tokens_per_s": 60, "step_s": 2, "input_wait": 0.1}
-    assert joined(rows) == two
-    assert joined([{**row, "number": 2} for row in rows]) == {**two, "examples_per_s": 3, "target_tokens_per_s": 30}
+    assert join_rows(rows) == two
+    assert join_rows([{**row, "number": 2} for row in rows]) == {**two, "examples_per_s": 3, "target_tokens_per_s": 30}
 
 
 @pytest.mark.slow

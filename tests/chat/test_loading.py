@@ -1,29 +1,30 @@
-"""What a user sees about a model, and the threads that compute its replies."""
+"""Model cards, and the threads for replies."""
 
 import json
 from pathlib import Path
-from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from chatbot.attempts.files import DATA, learned_questions
 from chatbot.chat import loading
-from chatbot.chat.loading import ModelCard, card_of_export, version_of
+from chatbot.chat.loading import ModelCard, export_card
 from chatbot.export.manifest import Manifest
+from chatbot.model.seq2seq import Seq2Seq
 from tests.export.untrained import write_attempt
 
 
-def test_line_of_a_model() -> None:
+def test_summary_line_of_a_model() -> None:
     for card, line in (
         (
             ModelCard("talk", 1200, ("a.tsv",), 1, 3.25),
-            "talk: 1 pair of a.tsv; step 1,200; 3.250 nats per character on ",
+            "talk: 1 pair from a.tsv; step 1,200; 3.250 nats per character on ",
         ),
-        (ModelCard("talk", 0, ("a", "b"), 2000), "talk: 2,000 pairs of 2 files; step 0; not validated"),
+        (ModelCard("talk", 0, ("a", "b"), 2000), "talk: 2,000 pairs from 2 files; step 0; not validated"),
         # It does not have the names of files.
-        (card_of_export(Manifest("onnx", "float32", "talk", 250, True)), "talk; step 250; onnx"),
+        (export_card(Manifest("onnx", "float32", "talk", 250, True)), "talk; step 250; onnx"),
     ):
-        assert card.line().startswith(line)
+        assert card.summary().startswith(line)
 
 
 @pytest.mark.parametrize(
@@ -37,15 +38,15 @@ def test_line_of_a_model() -> None:
         ("default", (), "default", []),
     ],
 )
-def test_name_for_readers(name: str, data: tuple[str, ...], shown: str, sources: list[str]) -> None:
+def test_display_name(name: str, data: tuple[str, ...], shown: str, sources: list[str]) -> None:
     card = ModelCard(name, 1, data)
-    assert (card.name_for_readers(name), card.sources) == (shown, sources)
+    assert (card.display_name(name), card.sources) == (shown, sources)
 
 
 @pytest.mark.parametrize(
     ("cores", "given", "expected"), [(1, None, "1"), (2, None, "1"), (9, None, "4"), (9, "6", "6")]
 )
-def test_half_of_the_cores_unless_the_environment_says_otherwise(
+def test_threads_are_half_of_the_cores_by_default(
     cores: int, given: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = {} if given is None else {loading.THREADS_VARIABLE: given}
@@ -55,20 +56,8 @@ def test_half_of_the_cores_unless_the_environment_says_otherwise(
     assert environment[loading.THREADS_VARIABLE] == expected
 
 
-def test_version_is_that_of_the_pointer_that_is_used(tmp_path: Path) -> None:
-    assert version_of(tmp_path) is None
-    (tmp_path / "last").write_text("1")
-    last = version_of(tmp_path)
-    (tmp_path / "best").write_text("1")
-    best = version_of(tmp_path)
-    (tmp_path / "last").write_text("22")
-    assert last is not None
-    assert last[0] == "last"
-    assert version_of(tmp_path) == best
-
-
-def test_questions_that_an_attempt_offers(tmp_path: Path) -> None:
-    """An attempt of an earlier version has none; the terminal would obey one of them."""
+def test_suggested_questions_of_an_attempt(tmp_path: Path) -> None:
+    """Old attempts have none. A text with control characters is left out."""
     for data, questions in (
         ({"questions": ["晚安", "\x1b[2J", "加油"]}, ["晚安", "加油"]),
         ({"questions": 3}, []),
@@ -78,8 +67,8 @@ def test_questions_that_an_attempt_offers(tmp_path: Path) -> None:
         assert learned_questions(tmp_path) == questions
 
 
-def test_model_that_only_replies_is_frozen(tmp_path: Path) -> None:
-    loaded = loading.load_model(write_attempt(tmp_path / "talk"))
-    loaded.engine.close()
-    model: Any = loaded.responder.model
-    assert model.model._columns is not None
+def test_loaded_model_is_frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    freeze = MagicMock()
+    monkeypatch.setattr(Seq2Seq, "freeze", freeze)
+    loading.load_model(write_attempt(tmp_path / "talk")).engine.close()
+    freeze.assert_called_once_with()

@@ -53,7 +53,7 @@ def test_beam_writes_the_bytes_of_the_built_in_encoder(
 ) -> None:
     monkeypatch.setattr(files, "PAIRS_PER_CHUNK", 64)
     monkeypatch.setattr(shards, "PAIRS_PER_SHARD", 50)
-    monkeypatch.setattr(selection, "FEWEST_SPLIT", 50)
+    monkeypatch.setattr(selection, "MIN_PAIRS_TO_SPLIT", 50)
     monkeypatch.chdir(tmp_path)
     talks = [[f"{talk}问{turn // 2}" for turn in range(3 + talk % 4)] for talk in range(150)]  # with equal turns
     Path("talks.conv").write_text("".join("E\n" + "".join(f"M {turn}\n" for turn in talk) for talk in talks))

@@ -69,7 +69,7 @@ class CacheMachine(RuleBasedStateMachine):
         (self.folder / "of-the-user").mkdir()
         (self.folder / "of-the-user.part-1").mkdir()
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(cache, "MOST_BYTES", MOST * len(CONTENT) + len(CONTENT) // 2)
+        self.patch.setattr(cache, "MAX_BYTES", MOST * len(CONTENT) + len(CONTENT) // 2)
 
     def teardown(self) -> None:
         for lock in self.running.values():
@@ -176,7 +176,7 @@ def test_what_is_made_again_or_removed_is_printed(
     make(new)
     monkeypatch.setattr("filelock.FileLock.acquire", None)  # root may write anywhere
     assert not make(new)
-    assert capsys.readouterr().out == f"{old}: damaged; made again\n{old}: removed, not used for 91 days\n"
+    assert capsys.readouterr().out == f"{old}: damaged; created again\n{old}: removed, not used for 91 days\n"
 
 
 def test_full_disk_is_a_one_line_error_and_removes_partial_folder(tmp_path: Path) -> None:

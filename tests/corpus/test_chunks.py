@@ -12,9 +12,9 @@ from chatbot.corpus import files as files_module
 from chatbot.corpus.chunks import clean_pairs, load_chunk
 from chatbot.corpus.cleaning import tidy
 from chatbot.corpus.files import corpus_files, tokenise
-from chatbot.corpus.reading.conversation import NEW, NEXT, OVERLAP, RESUMED
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import find_sources
+from chatbot.corpus.reading.turns import NEW, NEXT, OVERLAP, RESUMED
 from tests.corpus.encoded import PAIRS, encoded_corpus, settings
 from tests.corpus.reading.sample_files import conversations, written
 from tests.pace import cost

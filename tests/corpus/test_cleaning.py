@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from chatbot.attempts.files import LAST
 from chatbot.attempts.opening import write_attempt
 from chatbot.config.corpus import TEXT_RULES, CorpusSettings
-from chatbot.corpus.cleaning import cleaner, is_cut_into_words, tidy
+from chatbot.corpus.cleaning import cleaner, is_segmented, tidy
 from chatbot.corpus.files import training_files, without_word_spaces
 from chatbot.corpus.tokenizer import text_of, tokens_of
 from chatbot.errors import UserError
@@ -84,7 +84,7 @@ KEYWORDS = "头痛 发烧 咳嗽 三天\t可能是感冒了，多喝水，早点
     ],
 )
 def test_only_text_that_is_cut_into_words_is_detected(text: str, cut: bool) -> None:
-    assert is_cut_into_words(text.replace("\t", "\n")) is cut
+    assert is_segmented(text.replace("\t", "\n")) is cut
 
 
 @pytest.mark.parametrize(("clean", "expected"), [(("control",), ("control", "spaces")), (("none",), ("none",))])

@@ -14,10 +14,10 @@ from chatbot.corpus import conversion
 from chatbot.corpus.chunks import clean_pairs
 from chatbot.corpus.cleaning import tidy
 from chatbot.corpus.conversion import conversations
-from chatbot.corpus.reading.conversation import NEW, NEXT, OVERLAP, RESUMED, Pair
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import find_sources
+from chatbot.corpus.reading.turns import NEW, NEXT, OVERLAP, RESUMED, Pair
 from tests.corpus.encoded import data
 
 CHAT = (
@@ -118,4 +118,4 @@ def test_no_pairs_are_an_error(work_dir: Path, capsys: pytest.CaptureFixture[str
     assert data("pairs", name) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "error: a.jsonl: no pairs; the lines above say what was left out" in captured.err
+    assert "error: a.jsonl: no pairs; the lines above list what was left out" in captured.err

@@ -1,6 +1,5 @@
 """From files to shards: equality with a slow loop, one or several processes, and the cache."""
 
-import dataclasses
 import json
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
@@ -12,14 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatbot.config.corpus import CorpusSettings
 from chatbot.corpus import dataset, files, selection, shards, workers
 from chatbot.corpus.cleaning import cleaner
 from chatbot.corpus.dataset import training_set, validation_set
-from chatbot.corpus.files import tokenise, tokenise_chunk, training_files
-from chatbot.corpus.reading.report import Report
+from chatbot.corpus.files import tokenise, training_files
 from chatbot.corpus.tokenizer import SPACE, tokenizer
-from chatbot.corpus.vocabulary import BYTES, LEAST_SIZE, Vocabulary
+from chatbot.corpus.vocabulary import BYTES, MIN_SIZE, Vocabulary
 from chatbot.corpus.workers import worker_pool
 from chatbot.errors import UserError
 from chatbot.flags import replace
@@ -28,7 +25,7 @@ from tests.corpus.encoded import PAIRS, encoded_corpus, settings, texts, written
 
 @given(
     st.lists(st.tuples(*[st.text("你我他好吗啊a b！-.㐀é😀", max_size=8)] * 2), min_size=1, max_size=40),
-    st.integers(LEAST_SIZE, LEAST_SIZE + 20) | st.none(),
+    st.integers(MIN_SIZE, MIN_SIZE + 20) | st.none(),
     st.sampled_from(["jieba", "char"]),
     st.integers(1, 9),
     st.integers(1, 9),
@@ -41,7 +38,7 @@ def test_shards_equal_a_slow_loop(
     chosen = settings(
         tmp_path,
         pairs,
-        vocabulary_size=size or LEAST_SIZE,
+        vocabulary_size=size or MIN_SIZE,
         tokenizer=name,
         clean=("control", "duplicates"),
         format="tsv",
@@ -98,36 +95,6 @@ def test_several_processes_write_the_bytes_of_one(tmp_path: Path, monkeypatch: p
         assert (one.shards.folder / name).read_bytes() == (two.shards.folder / name).read_bytes()
 
 
-def test_pairs_are_tokenised_again_only_after_relevant_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[int] = []
-
-    def counted(pairs: Any, first: int, report: Report, settings: CorpusSettings) -> Any:
-        calls.append(1)
-        return tokenise_chunk(pairs, first, report, dataclasses.replace(settings, dictionary=None))
-
-    monkeypatch.setattr(files, "tokenise_chunk", counted)
-    monkeypatch.setattr(files, "tokenizer", lambda *_: list)  # a dictionary takes seconds to load
-
-    def calls_for(pairs: list[tuple[str, str]], **changes: Any) -> int:
-        calls.clear()
-        encoded_corpus(settings(tmp_path, pairs, **changes))
-        return len(calls)
-
-    dictionary = tmp_path / "words.txt"
-    dictionary.write_text("好呀\n")
-    assert calls_for(PAIRS) == 1
-    assert calls_for(PAIRS) == 0
-    assert calls_for(PAIRS, vocabulary_size=300) == 0  # the same tokens, other ids
-    assert calls_for(PAIRS, max_reply_frequency=1) == 0
-    assert calls_for(PAIRS, clean=("nfkc",)) == 1
-    assert calls_for(PAIRS, tokenizer="char") == 1
-    assert calls_for(PAIRS, dictionary=str(dictionary)) == 1
-    dictionary.write_text("你好呀\n")
-    assert calls_for(PAIRS, dictionary=str(dictionary)) == 1
-    assert calls_for(PAIRS[:-1]) == 1
-    assert calls_for(PAIRS) == 0
-
-
 def test_block_list_is_cleaned_like_pairs(tmp_path: Path) -> None:
     (tmp_path / "blocked.txt").write_text("ＡＢＣ\n愛\nno  way\n[(\n", encoding="utf-8")
     pairs = [("ＡＢＣ好", "行"), ("我愛你", "我也是"), ("no  way", "真的"), ("[(", "括号"), ("你好", "你好呀")]
@@ -161,7 +128,7 @@ def test_renamed_file_is_reported_under_its_new_name(tmp_path: Path) -> None:
 def test_replies_that_are_too_frequent_for_training_are_held_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selection, "FEWEST_SPLIT", 100)
+    monkeypatch.setattr(selection, "MIN_PAIRS_TO_SPLIT", 100)
     chosen = settings(tmp_path, [(f"问题{i}", "好的") for i in range(600)], max_reply_frequency=1)
     training = encoded_corpus(chosen)
     held_out = validation_set(chosen.corpus, chosen.encoding, training.vocabulary)

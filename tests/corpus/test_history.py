@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from chatbot.corpus import selection
 from chatbot.corpus.dataset import Corpus, training_set, validation_set
 from chatbot.corpus.history import questions_alone, turn_rows, turns_that_fit
 from chatbot.corpus.pair_ids import Ragged, lengths_of
-from chatbot.corpus.reading.conversation import NEW, NEXT, OVERLAP, RESUMED
+from chatbot.corpus.reading.turns import NEW, NEXT, OVERLAP, RESUMED
 from chatbot.corpus.shards import Shards
 from chatbot.corpus.vocabulary import ASK, BYTES, MARKS, SPECIALS, Vocabulary, source_of
 from chatbot.decoding.automaton import spelling_automaton
@@ -33,7 +34,7 @@ def settings(folder: Path, talks: list[Any], **changes: Any) -> EncodeSettings:
     return compose(EncodeSettings, data=(str(path),), **values)
 
 
-def encoded(chosen: EncodeSettings, max_length: int | None = None) -> Corpus:
+def encoded(chosen: EncodeSettings, max_length: int = sys.maxsize) -> Corpus:
     """The corpus as training reads it."""
     return training_set(chosen.corpus, chosen.encoding, None, max_length)
 
@@ -51,23 +52,6 @@ def texts(corpus: Corpus, shards: Shards | None = None) -> list[tuple[str, str]]
     ]
 
 
-@pytest.mark.parametrize(
-    ("history", "sources"),
-    [
-        (0, ["甲甲", "乙乙", "丙丙", "丁丁"]),
-        (1, ["<甲甲", ">甲甲<乙乙", ">乙乙<丙丙", ">丙丙<丁丁"]),
-        (3, ["<甲甲", ">甲甲<乙乙", "<甲甲>乙乙<丙丙", ">甲甲<乙乙>丙丙<丁丁"]),
-    ],
-)
-def test_last_turns_come_before_the_question_and_every_turn_but_the_first_is_a_target(
-    tmp_path: Path, history: int, sources: list[str]
-) -> None:
-    corpus = encoded(settings(tmp_path, [TALK], history=history))
-    assert texts(corpus) == list(zip(sources, TALK[1:], strict=True))
-    assert corpus.vocabulary.has_marks == (history > 0)
-    assert corpus.shards[0].characters.tolist() == [2] * 4
-
-
 def test_oldest_turns_are_left_out_until_the_others_fit(tmp_path: Path) -> None:
     talks = [["甲", "乙乙", "丙丙丙", "丁"], ["长" * 8, "短"], ["甲丁短", "短丁甲"]]  # no character occurs once
     chosen = settings(tmp_path, talks, history=3)
@@ -79,6 +63,7 @@ def test_oldest_turns_are_left_out_until_the_others_fit(tmp_path: Path) -> None:
     ):
         corpus = encoded(chosen, max_length)
         assert texts(corpus) == list(zip(sources, answers, strict=True))
+        assert corpus.shards[0].characters.tolist() == [*map(len, answers)]
         trained = dataclasses.replace(corpus.shards, max_length=max_length)
         assert [source for source, _ in texts(corpus, trained)] == [s for s in sources if len(s) <= max_length]
         assert trained.lengths.pairs == sum(len(source) <= max_length for source in sources)
@@ -161,7 +146,7 @@ def test_duplicates_are_pairs_with_the_same_turns_before(tmp_path: Path) -> None
 
 
 def test_conversation_is_on_one_side_of_the_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection, "FEWEST_SPLIT", 100)
+    monkeypatch.setattr(selection, "MIN_PAIRS_TO_SPLIT", 100)
     talks = [[f"第{talk}次", *("好" if turn == 4 else f"{talk}之{turn}" for turn in range(9))] for talk in range(300)]
     talks[7][5:5] = [""]  # in one conversation, turns are missing
     sides: dict[int, list[set[str]]] = {}

@@ -15,7 +15,7 @@ from chatbot.config.corpus import CorpusSettings
 from chatbot.corpus.files import training_files
 from chatbot.corpus.inspection import VOCABULARY_SIZES, Measurements, measure, report_lines, warnings
 from chatbot.corpus.tokenizer import tokenizer
-from chatbot.corpus.vocabulary import LEAST_SIZE, build_vocabulary
+from chatbot.corpus.vocabulary import MIN_SIZE, build_vocabulary
 from tests.corpus.encoded import data, written
 from tests.corpus.reading.wild_files import write
 
@@ -56,7 +56,7 @@ def test_measurements_of_a_small_corpus(tmp_path: Path) -> None:
 
 def test_coverage_is_the_share_of_tokens_in_a_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(twice == 2 * size for size, twice in itertools.pairwise(VOCABULARY_SIZES))
-    sizes = range(LEAST_SIZE, LEAST_SIZE + 20)
+    sizes = range(MIN_SIZE, MIN_SIZE + 20)
     monkeypatch.setattr("chatbot.corpus.inspection.VOCABULARY_SIZES", sizes)
     pairs = [
         ("天安门", "北京"),
@@ -73,7 +73,7 @@ def test_coverage_is_the_share_of_tokens_in_a_vocabulary(tmp_path: Path, monkeyp
         assert coverage == pytest.approx(sum(tokens[t] for t in vocabulary) / tokens.total())
     assert 5 < len(measurements.coverage) < len(sizes)
     lines = report_lines(measured(tmp_path, [("你好", "再见")]), CorpusSettings())
-    assert "  No token occurs twice, so that all are spelled." in lines
+    assert "  No token occurs twice, so all tokens are spelled out." in lines
     assert not any(" of all tokens" in line for line in lines)
 
 
@@ -153,19 +153,6 @@ def test_suggested_command_is_of_an_attempt_of_its_own(tmp_path: Path) -> None:
         chosen = train_settings(shlex.split(suggested)[3:])
         assert (chosen.corpus, chosen.run.attempt, chosen.model.max_length) == (settings, attempt, 9)
     assert "Longer than the default --max-length 50: 0 pairs, which training drops." in lines
-
-
-def test_reading_in_doubt_is_shown_above_the_message(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    written(work_dir / "pairs.tsv", PAIRS)
-    Path("labels.tsv").write_text("物流很快\t1\n颜色不对\t0\n质量不错\t1\n")
-    assert data("encode", "pairs.tsv", "--validation", "labels.tsv") == 2
-    assert capsys.readouterr().err.splitlines() == [
-        "labels.tsv, read as format tsv, UTF-8, question from column 1 and answer from column 2, first row as pair:",
-        "  物流很快  ->  1",
-        "  颜色不对  ->  0",
-        "  质量不错  ->  1",
-        "error: labels.tsv: the second column has numbers, addresses or ids; if these are pairs, give --columns 1 2",
-    ]
 
 
 def test_control_characters_of_pairs_and_names_are_not_printed(

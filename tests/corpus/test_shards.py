@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ def test_lengths_are_known_without_opening_a_shard(tmp_path: Path, monkeypatch: 
     assert len(stored) == 8
     chosen = [
         dataclasses.replace(stored, max_length=max_length, both_directions=both)
-        for max_length in (None, 4)
+        for max_length in (sys.maxsize, 4)
         for both in (False, True)
     ]
     counted = [lengths_of(each) for each in chosen]

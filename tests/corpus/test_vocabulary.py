@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatbot.config.corpus import LEAST_VOCABULARY
+from chatbot.config.corpus import MIN_VOCABULARY
 from chatbot.corpus import vocabulary as vocabulary_module
 from chatbot.corpus.cleaning import tidy
 from chatbot.corpus.tokenizer import SPACE, tokenizer
 from chatbot.corpus.vocabulary import (
     BYTES,
     EOS,
-    LEAST_SIZE,
+    MIN_SIZE,
     PAD,
     SPECIALS,
     UNK,
@@ -36,7 +36,7 @@ def entries(vocabulary: Vocabulary) -> list[str]:
     return vocabulary.tokens[len(SPECIALS) : vocabulary.first_byte]
 
 
-@given(st.text("你我他好吗a b", max_size=30) | st.text(max_size=30), st.sampled_from([LEAST_SIZE, LEAST_SIZE + 2, 999]))
+@given(st.text("你我他好吗a b", max_size=30) | st.text(max_size=30), st.sampled_from([MIN_SIZE, MIN_SIZE + 2, 999]))
 def test_ids_restore_any_text(text: str, size: int) -> None:
     vocabulary = build_vocabulary(COUNTS, size)
     text = tidy(text)
@@ -74,15 +74,15 @@ def test_unknown_word_is_spelled_in_characters_and_unknown_character_in_bytes() 
 def test_vocabulary_has_the_most_frequent_characters_then_words() -> None:
     """And no token that occurs once."""
     counts = Counter({"天安门": 3, "北京": 9, "一次": 1, "我": 2, "上海": 5})
-    assert set(entries(build_vocabulary(counts, LEAST_SIZE + 8 + 2))) == set("天安门北京我上海") | {
+    assert set(entries(build_vocabulary(counts, MIN_SIZE + 8 + 2))) == set("天安门北京我上海") | {
         SPACE,
         "北京",
         "上海",
     }
     assert entries(build_vocabulary(counts, 999))[0] == "京"  # by count, then by text
-    assert entries(build_vocabulary(counts, LEAST_SIZE + 3)) == ["京", "北", "上", SPACE]
-    assert entries(build_vocabulary(counts, LEAST_SIZE)) == [SPACE]
-    assert LEAST_SIZE == LEAST_VOCABULARY
+    assert entries(build_vocabulary(counts, MIN_SIZE + 3)) == ["京", "北", "上", SPACE]
+    assert entries(build_vocabulary(counts, MIN_SIZE)) == [SPACE]
+    assert MIN_SIZE == MIN_VOCABULARY
 
 
 def test_vocabulary_is_read_from_its_content(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_damaged_vocabulary_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
             path.write_bytes(damaged)
             with pytest.raises(UserError, match="vocabulary damaged"):
                 load_vocabulary(path)
-    monkeypatch.setattr(vocabulary_module, "MOST_BYTES", 3000)
+    monkeypatch.setattr(vocabulary_module, "MAX_BYTES", 3000)
     path.write_bytes(b"".join(b"%d\n" % i for i in range(1000)) + whole)
     with pytest.raises(UserError, match=r"vocabulary damaged \(more than 3,000 bytes\)"):
         load_vocabulary(path)
@@ -127,21 +127,21 @@ def test_vectors_of_known_words_are_read(content: bytes, tmp_path: Path, capsys:
     ids, rows = read_word_vectors(path, VOCABULARY, 2)
     assert dict(zip(ids.tolist(), rows.tolist(), strict=True)) == EXPECTED
     assert rows.dtype == np.float32
-    assert "vectors of 3 of the 5 tokens in the vocabulary" in capsys.readouterr().out
+    assert "vectors for 3 of the 5 tokens in the vocabulary" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"4 300\n" + LINES.encode(), "have 300 numbers, and --embedding-size is 2; use --embedding-size 300"),
-        ("你 1 2 3\n".encode(), "have 3 numbers, and --embedding-size is 2"),
-        ("你 1 2\n好 3\n".encode(), "line 2: not a word and 2 numbers"),
-        ("2 2\n你 1 2\n好 3 x\n".encode(), "line 3: not a word and 2 numbers"),
-        ("你 1 nan\n".encode(), "line 1: not a word and 2 numbers"),
-        (b"1 2\n" + "你 ".encode() + struct.pack("<2f", 1, 2), "line 2: not a word and 2 numbers"),
-        (b"other 1 2\n", "has none of the 5 tokens"),
-        (b"\n\n", "has none of the 5 tokens"),
-        (b"", "has none of the 5 tokens"),
+        (b"4 300\n" + LINES.encode(), "have 300 numbers, but --embedding-size is 2; use --embedding-size 300"),
+        ("你 1 2 3\n".encode(), "have 3 numbers, but --embedding-size is 2"),
+        ("你 1 2\n好 3\n".encode(), "line 2: expected a word and 2 numbers"),
+        ("2 2\n你 1 2\n好 3 x\n".encode(), "line 3: expected a word and 2 numbers"),
+        ("你 1 nan\n".encode(), "line 1: expected a word and 2 numbers"),
+        (b"1 2\n" + "你 ".encode() + struct.pack("<2f", 1, 2), "line 2: expected a word and 2 numbers"),
+        (b"other 1 2\n", "none of the 5 tokens"),
+        (b"\n\n", "none of the 5 tokens"),
+        (b"", "none of the 5 tokens"),
         (None, "cannot be read"),
     ],
 )

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from chatbot.corpus.workers import AHEAD, prefetched, worker_pool
+from chatbot.corpus.workers import PREFETCHED_BATCHES, prefetched, worker_pool
 from chatbot.errors import UserError
 
 
@@ -33,7 +33,7 @@ def test_no_more_than_the_given_number_is_prepared_ahead() -> None:
     for _ in range(3):
         next(results)
     results.close()  # waits for what runs, and begins nothing
-    assert 3 <= len(prepared) <= 3 + AHEAD
+    assert 3 <= len(prepared) <= 3 + PREFETCHED_BATCHES
     assert not any(thread.name.startswith("prefetch") for thread in threading.enumerate())
 
 

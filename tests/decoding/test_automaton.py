@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.cleaning import cleaner
-from chatbot.corpus.vocabulary import ASK, BOS, BYTES, EOS, PAD, SPECIALS, UNK, Vocabulary
+from chatbot.corpus.vocabulary import BYTES, EOS, SPECIALS, Vocabulary
 from chatbot.decoding.automaton import Automaton, BoundedAutomaton, spelling_automaton, without_words
 from chatbot.errors import UserError
 from tests.oracle import Ids, Oracle
@@ -53,12 +53,7 @@ def test_any_ids_are_those_that_a_reply_can_begin_with(ids: list[int]) -> None:
         assert [state is not None, state is not None and bool(SPELLING.allowed[state, EOS])] == expected
 
 
-def test_tokens_follow_whole_characters_only_and_none_controls_a_terminal() -> None:
-    for token in (EOS, *range(len(SPECIALS), FIRST)):
-        assert SPELLING.allowed[:, token].tolist() == [True] + [False] * (len(SPELLING.allowed) - 1)
-        assert not SPELLING.next_states[:, token].any()
-    assert not SPELLING.allowed[:, [PAD, BOS, UNK, ASK]].any()
-    assert SPELLING.allowed.any(axis=1).all()
+def test_no_token_controls_a_terminal() -> None:
     tokens = ["你", "\x1b[2J", "好\x07", "\x9b1m", "a"]  # as a vocabulary of others may have
     allowed, *_ = spelling_automaton(Vocabulary([*tokens, *BYTES]))
     assert allowed[0, len(SPECIALS) : len(SPECIALS) + len(tokens)].tolist() == [True, False, False, False, True]
@@ -106,13 +101,13 @@ def test_no_state_is_a_dead_end() -> None:
     assert automaton.allowed[state, FIRST + 0x97]
 
 
-def test_words_that_leave_nothing_or_are_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_or_too_restrictive_words_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary = Vocabulary(["你好", "你", *BYTES])
     spelling = spelling_automaton(vocabulary)
     allowed = without_words(spelling, vocabulary, ["好"], 3).allowed
     assert np.flatnonzero(allowed[0, : vocabulary.first_byte]).tolist() == [EOS, 6]
-    with pytest.raises(UserError, match=r"^--ban: these words leave nothing to reply; give fewer$"):
+    with pytest.raises(UserError, match=r"^--ban: these words exclude every possible reply; ban fewer words$"):
         without_words(spelling, vocabulary, ["你", *map(chr, range(128))], 1)
-    monkeypatch.setattr("chatbot.decoding.automaton.LARGEST", 10)
-    with pytest.raises(UserError, match=r"^--ban: 1 words are too many for memory; give fewer$"):
+    monkeypatch.setattr("chatbot.decoding.automaton.MAX_SIZE", 10)
+    with pytest.raises(UserError, match=r"^--ban: too many words for the memory \(1\); ban fewer words$"):
         without_words(spelling, vocabulary, ["好好"], 3)

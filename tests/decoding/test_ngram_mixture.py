@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.vocabulary import ASK, BOS, EOS
 from chatbot.decoding.ngram_mixture import NgramMixture
-from chatbot.decoding.ngrams import ngrams_of
+from chatbot.decoding.ngrams import count_ngrams
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.training.selftest import VOCABULARY
 from tests.decoding.kneser_ney import SlowKneserNey, grams_of
@@ -32,7 +32,7 @@ def test_probabilities_equal_a_slow_twin_and_sum_to_one(seed: int, number: int, 
     slow = SlowKneserNey(grams, order, VOCABULARY)
     rng = np.random.default_rng(seed)
     histories = [grams[int(rng.integers(len(grams)))][:-1], tuple(rng.integers(5, VOCABULARY, order - 1).tolist())]
-    mixture = NgramMixture(ngrams_of(shards, VOCABULARY, order), 0.3)
+    mixture = NgramMixture(count_ngrams(shards, VOCABULARY, order), 0.3)
     known = tf.constant(histories, tf.int64)
     actual = mixture.probabilities(known)
     expected = [[slow.probability(history, token) for token in range(VOCABULARY)] for history in histories]

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from chatbot.corpus.pair_ids import Ragged
 from chatbot.decoding import ngrams
-from chatbot.decoding.ngrams import load_ngrams, ngrams_of
+from chatbot.decoding.ngrams import count_ngrams, load_ngrams
 from chatbot.errors import UserError
 
 VOCABULARY = 9
-NGRAMS = ngrams_of([Ragged.from_rows([[5, 6, 7], [5, 6]])], VOCABULARY, 3)
+NGRAMS = count_ngrams([Ragged.from_rows([[5, 6, 7], [5, 6]])], VOCABULARY, 3)
 
 
 def random_rows(rows: int, vocabulary: int) -> Ragged:
@@ -27,21 +27,21 @@ def random_rows(rows: int, vocabulary: int) -> Ragged:
 
 def test_ranges_of_contexts_and_chunks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = random_rows(300, 12)
-    whole = ngrams_of([rows], 12, 4).content()
-    monkeypatch.setattr(ngrams, "ROWS_AT_ONCE", 7)
+    whole = count_ngrams([rows], 12, 4).content()
+    monkeypatch.setattr(ngrams, "ROW_CHUNK", 7)
     for grams in (1, 13, 400, 10_000):
-        monkeypatch.setattr(ngrams, "GRAMS_AT_ONCE", grams)
-        assert ngrams_of([rows.select(range(100)), rows.select(range(100, 300))], 12, 4).content() == whole
+        monkeypatch.setattr(ngrams, "GRAM_CHUNK", grams)
+        assert count_ngrams([rows.select(range(100)), rows.select(range(100, 300))], 12, 4).content() == whole
 
 
 def test_memory_for_a_token_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ids before a token, itself and the number of its context are 20 bytes."""
-    monkeypatch.setattr(ngrams, "GRAMS_AT_ONCE", 4096)
+    monkeypatch.setattr(ngrams, "GRAM_CHUNK", 4096)
     rows = random_rows(20_000, 300)
     tokens = len(rows) + int(rows.lengths.sum())
     tracemalloc.start()
     try:
-        ngrams_of([rows], 300, 3)
+        count_ngrams([rows], 300, 3)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -80,7 +80,7 @@ ORDER = NGRAMS.orders[1]
         {name: array[:0] for name, array in vars(ORDER).items()},
     ],
 )
-def test_arrays_that_do_not_fit_one_another_are_refused(tmp_path: Path, changes: dict[str, np.ndarray]) -> None:
+def test_inconsistent_arrays_are_refused(tmp_path: Path, changes: dict[str, np.ndarray]) -> None:
     path = tmp_path / "ngrams.npz"
     orders = [NGRAMS.orders[0], dataclasses.replace(ORDER, **changes)]
     path.write_bytes(dataclasses.replace(NGRAMS, orders=orders).content())

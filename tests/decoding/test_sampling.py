@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.decoding.array_functions import NumpyFunctions
-from chatbot.decoding.sampling import BLOCK, picked, sampled
+from chatbot.decoding.sampling import BLOCK, sample_ids, select_ids
 from chatbot.decoding.tensor_functions import TensorFunctions
 
 
@@ -14,8 +14,8 @@ from chatbot.decoding.tensor_functions import TensorFunctions
 def test_least_temperatures_leave_the_most_probable_id(value: float) -> None:
     log_probs = np.log(np.array([[0.3, 1e-30, 0.31, 0.39]], np.float32))
     decoding, uniform = DecodingSettings(temperature=value, top_p=0.9), np.array([[0.99]], np.float32)
-    assert picked(decoding, log_probs, uniform).tolist() == [3]
-    assert picked(decoding, tf.constant(log_probs), tf.constant(uniform)).numpy().tolist() == [3]
+    assert select_ids(decoding, log_probs, uniform).tolist() == [3]
+    assert select_ids(decoding, tf.constant(log_probs), tf.constant(uniform)).numpy().tolist() == [3]
 
 
 def test_log_softmax_of_a_row_does_not_depend_on_others() -> None:
@@ -34,8 +34,8 @@ def test_sampled_id_is_where_the_cumulative_distribution_reaches_the_number(voca
     log_probs[generator.random(log_probs.shape) < 0.5] = -np.inf
     log_probs[np.arange(50), generator.integers(vocabulary, size=50)] = 0
     uniform = np.full((50, 1), number, np.float32)
-    of_tensors = sampled(tf.constant(log_probs), tf.constant(uniform)).numpy()
-    for ids in (sampled(log_probs, uniform), of_tensors):
+    of_tensors = sample_ids(tf.constant(log_probs), tf.constant(uniform)).numpy()
+    for ids in (sample_ids(log_probs, uniform), of_tensors):
         assert ids.dtype == np.int64
         for row, index in zip(log_probs.astype(np.float64), ids, strict=True):
             sums = np.cumsum(np.exp(row)) / np.exp(row).sum()

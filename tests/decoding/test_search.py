@@ -8,7 +8,7 @@ import pytest
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.decoding.processors import Prefix, no_repeat_ngram
-from chatbot.decoding.search import OF_HYPOTHESES, new_search
+from chatbot.decoding.search import HYPOTHESIS_PARTS, new_search
 from tests.inference.messages import reply_of
 from tests.oracle import Ids
 from tests.tiny_models import LENGTH, VOCABULARY, Table
@@ -100,5 +100,5 @@ def test_what_belongs_to_hypotheses_is_not_kept_with_the_question() -> None:
     automaton = table.responder(decoding := DecodingSettings(beam_size=3, anti_lm=0.5)).replier.automaton
     search, start = new_search(decoding, automaton, table.step, state, generic)
     assert search.generic is not None
-    assert not {*OF_HYPOTHESES} & {*search.question, *search.generic}
+    assert not {*HYPOTHESIS_PARTS} & {*search.question, *search.generic}
     assert [x["cells"].shape for x in (start.state, start.generic_state)] == [(6, 1)] * 2

@@ -17,7 +17,7 @@ from chatbot.evaluation.measures import Sample
 from chatbot.flags import compose
 from chatbot.inference.tensorflow_model import TensorFlowModel
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.new_model import built_model
+from chatbot.training.new_model import build_model
 from tests.oracle import likelihood
 from tests.tiny_models import enlarge, next_id_of
 
@@ -56,7 +56,7 @@ def shares(likelihood: Likelihood, samples: list[Sample] = SAMPLES) -> list[floa
     return [*choice_shares(trained(), model, samples, list).values()]
 
 
-def test_a_model_that_knows_the_topic_alone() -> None:
+def test_model_that_knows_only_the_topic() -> None:
     """It is as good as one that knows nothing where all ten replies are of the topic."""
     assert shares(lambda question, reply: 0.0) == [0.0, 0.0]  # no reply is better than the others
     random, nearest = shares(lambda question, reply: float(TOPICS.get(question) == reply[0]))
@@ -64,7 +64,7 @@ def test_a_model_that_knows_the_topic_alone() -> None:
     assert nearest == 0.0
 
 
-def test_the_true_reply_is_known_by_the_whole_question(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_that_knows_the_whole_question(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replies that are usual after any question are not chosen for that."""
     answers = dict(PAIRS)
     whole = compose(Settings, max_length=3)
@@ -72,9 +72,9 @@ def test_the_true_reply_is_known_by_the_whole_question(monkeypatch: pytest.Monke
     model = cast(Model, Texts(lambda question, reply: (answers.get(question) == reply) + usual[reply]))
     knowing = Trained(whole, VOCABULARY, cast(Seq2Seq, None), 0)
     assert choice_shares(knowing, model, SAMPLES, list) == {"choice_random_at_1": 1.0, "choice_nearest_at_1": 1.0}
-    monkeypatch.setattr(choice, "MOST_PAIRS", 11)
+    monkeypatch.setattr(choice, "MAX_PAIRS", 11)
     assert set(choice_shares(knowing, model, SAMPLES, list).values()) == {1.0}
-    monkeypatch.setattr(choice, "MOST_PAIRS", 9)
+    monkeypatch.setattr(choice, "MAX_PAIRS", 9)
     assert set(choice_shares(knowing, model, SAMPLES, list).values()) == {None}
 
 
@@ -92,7 +92,7 @@ def test_others_are_the_first_that_differ() -> None:
 
 def test_scores_equal_slow_twin() -> None:
     """Questions are cut to max_length, but not where they are predicted, by a model that learned both directions."""
-    model = built_model(trained().settings.model, len(VOCABULARY), seed=3)
+    model = build_model(trained().settings.model, len(VOCABULARY), seed=3)
     enlarge(model)
     next_id = next_id_of(model)
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from chatbot import commands
 from chatbot.attempts.trained import Trained
-from chatbot.config.corpus import LEAST_VOCABULARY, CorpusSettings
+from chatbot.config.corpus import MIN_VOCABULARY, CorpusSettings
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.evaluation import HeldOutSettings
 from chatbot.config.training import Settings
@@ -36,10 +36,10 @@ from chatbot.evaluation.likelihood import Likelihood, Scorer
 from chatbot.evaluation.measures import ORDER, Fluency, Sample
 from chatbot.flags import compose
 from chatbot.inference.replier import Replier
-from chatbot.inference.tensorflow_model import replier_of
+from chatbot.inference.tensorflow_model import replier_for
 from chatbot.model.device_copies import DeviceCopies
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.new_model import built_model
+from chatbot.training.new_model import build_model
 from tests.decoding.kneser_ney import SlowKneserNey, grams_of
 from tests.export.untrained import write_attempt
 from tests.oracle import likelihood as log_probability
@@ -52,7 +52,7 @@ SETTINGS = compose(Settings, rnn_size=8, embedding_size=6, max_length=6)
 @pytest.fixture(scope="module")
 def model() -> Seq2Seq:
     """An untrained model."""
-    return built_model(SETTINGS.model, len(VOCABULARY), SETTINGS.learning.seed)
+    return build_model(SETTINGS.model, len(VOCABULARY), SETTINGS.learning.seed)
 
 
 def test_likelihood_covers_every_token_of_whole_replies(model: Seq2Seq) -> None:
@@ -123,9 +123,9 @@ def test_command_prints_one_json_object(
 
     def replier(*arguments: Any) -> Replier:
         beam_sizes.append(arguments[1].beam_size)
-        return replier_of(*arguments)
+        return replier_for(*arguments)
 
-    monkeypatch.setattr(evaluate_module, "replier_of", replier)
+    monkeypatch.setattr(evaluate_module, "replier_for", replier)
     flags = ["--encoding", "cp037", "--format", "tsv", "--beam-size", "3", "--baseline", "--tokenize", "intl"]
     measures, error = command("--data", "held_out", *flags)
     assert beam_sizes == [3]
@@ -164,7 +164,7 @@ def test_command_compares_with_other_corpora(
     write_attempt(Path("checkpoints/default"), data=(known,))
     monkeypatch.setattr(
         evaluate_module,
-        "replier_of",
+        "replier_for",
         lambda *_: SimpleNamespace(best=lambda ids: [Reply("吃了", float(len(x))) for x in ids]),
     )
     flags = ["--baseline-data", "pairs.tsv", "--report", "r.html", "--fluency-corpus", "usual.jsonl"]
@@ -206,9 +206,9 @@ def test_each_reply_is_compared_with_its_own_reference(
     def best(questions: list[list[int]]) -> list[Reply]:
         return [Reply(references[tuple(question)], 0.0) for question in questions]
 
-    monkeypatch.setattr(evaluate_module, "replier_of", lambda *_: SimpleNamespace(best=best))
+    monkeypatch.setattr(evaluate_module, "replier_for", lambda *_: SimpleNamespace(best=best))
     monkeypatch.setattr(evaluate_module, "BATCH", 3)
-    model = built_model(SETTINGS.model, len(vocabulary), seed=1)
+    model = build_model(SETTINGS.model, len(vocabulary), seed=1)
     files = training_files(CorpusSettings(data=("pairs.tsv",), clean=("none",)))
     corpus = encode(files, Selection(), vocabulary)
     measures = evaluate(Evaluation(Trained(SETTINGS, vocabulary, model, step=0), corpus, DecodingSettings()))
@@ -250,7 +250,7 @@ def test_training_pairs_of_an_attempt_exclude_its_validation_pairs(
     monkeypatch.setattr(held_out, "Baseline", lambda samples: [sample[1:] for sample in samples])
     expected = [PAIRS[0], *PAIRS[2:]]  # duplicates are dropped, too
     assert [*baseline_of(trained, None, given)] == expected  # type: ignore[misc]
-    monkeypatch.setattr(held_out, "MOST_PAIRS", 2)
+    monkeypatch.setattr(held_out, "MAX_PAIRS", 2)
     drawn = [*baseline_of(trained, None, given)]  # type: ignore[misc]
     assert len(drawn) == 2
     assert [pair for pair in expected if pair in drawn] == drawn
@@ -271,7 +271,7 @@ def fluency(work_dir: Path) -> Fluency:
 
 def test_fluency_equals_the_slow_twin(fluency: Fluency) -> None:
     """Each character after those before it. The end of a text counts, and an empty one is its end alone."""
-    begin, end, size = 0, 1, LEAST_VOCABULARY + len({*"".join(REPLIES), "问"})
+    begin, end, size = 0, 1, MIN_VOCABULARY + len({*"".join(REPLIES), "问"})
     slow = SlowKneserNey(grams_of([[*map(ord, reply)] for reply in REPLIES], ORDER, begin, end), ORDER, size)
     texts = ["甲乙丙", "丁", "", "乙乙乙乙"]
     grams = grams_of([[*map(ord, text)] for text in texts], ORDER, begin, end)
@@ -279,7 +279,7 @@ def test_fluency_equals_the_slow_twin(fluency: Fluency) -> None:
     assert fluency(texts) == pytest.approx(nats / (3 + 1 + 4), rel=1e-5)
 
 
-def test_usual_texts_have_fewer_nats(fluency: Fluency) -> None:
+def test_common_texts_have_fewer_nats(fluency: Fluency) -> None:
     usual, turned, foreign = map(fluency, (["甲乙丙"], ["丙甲丁"], ["x y😀"]))
     assert usual is not None
     assert turned is not None

@@ -30,7 +30,7 @@ def test_training_pairs_among_those_to_evaluate_are_noticed(work_dir: Path, know
     pairs = [(f"问题{number}", f"回答{number}") for number in range(80)]
     corpus = encoded_corpus(settings(work_dir, pairs, validation="none"))
     first = [corpus.shards[0].select(range(40))]
-    write_retrieval(Path("index"), first, corpus.vocabulary, "pairs", most=100, cache=Path("cache"))
+    write_retrieval(Path("index"), first, corpus.vocabulary, "pairs", max_pairs=100, cache=Path("cache"))
     held_out: Any = SimpleNamespace(shards=[corpus.shards[0].select(range(40 - known, 80 - known))])
     trained: Any = SimpleNamespace(retrieval=Retrieval(Path("index"), corpus.vocabulary), vocabulary=corpus.vocabulary)
     warning = warning_of(trained, held_out, [])

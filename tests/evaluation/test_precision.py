@@ -10,7 +10,7 @@ from chatbot.evaluation.report import precision_line
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_least_score_is_the_lowest_with_the_precision(seed: int) -> None:
+def test_least_score_is_the_minimum_for_the_precision(seed: int) -> None:
     """Scores that are equal are given or not together. Questions from outside have wrong answers only."""
     drawn = random.Random(seed)
     replies = [Reply(drawn.choice("ab"), float(drawn.randrange(8))) for _ in range(20)]
@@ -33,11 +33,12 @@ def test_the_least_score_is_the_lowest_with_the_precision(seed: int) -> None:
     assert curve[-1][:2] == (1.0, right_share(min(scores)))
 
 
-def test_a_precision_that_is_never_reached_is_said() -> None:
+def test_unreachable_precision_is_reported() -> None:
     measures = precision_measures([Reply("a", 1.0)], ["b"], [], 0.9)
     assert (measures["least_score"], measures["answered_share"]) == (None, 0)
-    assert "No score has 90% right answers" in precision_line(measures, 0.9)
+    assert "No score reaches 90% right answers" in precision_line(measures, 0.9)
     found = precision_measures([Reply("a", 1.25), Reply("b", 1.0)], ["a", "a"], [], 0.9)
     assert (
-        precision_line(found, 0.9) == "--min-score 1.25: 50% of the questions are answered, 90% of the answers right."
+        precision_line(found, 0.9)
+        == "--min-score 1.25: 50% of the questions are answered, 90% of the answers are right."
     )

@@ -20,14 +20,14 @@ from chatbot.decoding.reply_text import END, WordAttention
 from chatbot.errors import UserError
 from chatbot.evaluation import report as report_module
 from chatbot.evaluation.measures import Measurer, Sample
-from chatbot.evaluation.report import Entry, Words, entries_of, heat_map, report_page
+from chatbot.evaluation.report import Bilingual, Entry, entries_of, heat_map, report_page
 from chatbot.evaluation.start import check_report
 from chatbot.flags import compose
-from chatbot.training.new_model import built_model
+from chatbot.training.new_model import build_model
 from tests.oracle import likelihood
 from tests.tiny_models import next_id_of
 
-TITLE = Words("title", "标题")
+TITLE = Bilingual("title", "标题")
 HOSTILE = [
     "<script>alert(1)</script>",
     "'\"><img src=x onerror=alert(1)>",
@@ -82,7 +82,7 @@ def entry(text: str, baseline: str | None = None) -> Entry:
 
 def test_hostile_texts_are_shown_as_they_are() -> None:
     page = Page(
-        report_page(Words("<b>title", "<b>标题"), "--stop '<b>'", MEASURES, [entry(text, text) for text in HOSTILE])
+        report_page(Bilingual("<b>title", "<b>标题"), "--stop '<b>'", MEASURES, [entry(text, text) for text in HOSTILE])
     )
     plain = Page(report_page(TITLE, "--top-p 0.9", MEASURES, [entry("你好", "你好") for _ in HOSTILE]))
     assert page.tags == plain.tags
@@ -96,7 +96,7 @@ def test_hostile_texts_are_shown_as_they_are() -> None:
 def test_report_has_the_measures_and_a_row_for_each_question() -> None:
     """It is English without scripts, and asks nothing of a network. A heat map is darker for more weight."""
     entries = [entry("你好"), entry("吗")._replace(attention=None, relevance=None)]
-    content = report_page(TITLE, "", MEASURES, entries, Words("Warning: a < b", "警告：a < b"))
+    content = report_page(TITLE, "", MEASURES, entries, Bilingual("Warning: a < b", "警告：a < b"))
     assert content.startswith('<!DOCTYPE html>\n<html lang="en">')
     assert not re.search(r"https?:|url\(|@import|<link|src=", content)
     assert '<span lang="en">Warning: a &lt; b</span><span lang="zh">警告：a &lt; b</span>' in content
@@ -115,10 +115,10 @@ def test_report_has_the_measures_and_a_row_for_each_question() -> None:
 
 def test_scores_of_each_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     """The log-probability is that of the reply after the part of the question that the model reads."""
-    monkeypatch.setattr(report_module, "MOST_ATTENTION", 2)
+    monkeypatch.setattr(report_module, "MAX_ATTENTION", 2)
     settings = compose(Settings, rnn_size=8, embedding_size=6, max_length=6)
     vocabulary = Vocabulary([*"你好吗啊", "你好", *MARKS, *BYTES])
-    model = built_model(settings.model, len(vocabulary), seed=4)
+    model = build_model(settings.model, len(vocabulary), seed=4)
     next_id = next_id_of(model)
     sources = [
         source_of([[*map(vocabulary.id_of.__getitem__, turn)] for turn in turns], vocabulary, 9)
@@ -158,13 +158,13 @@ for flags in ["none.tsv"], ["x", "--baseline-data", "none.tsv"], ["x", "--fluenc
     assert done.stdout == "none.tsv: no such file; check the path False\n" * 3
 
 
-def test_report_replaces_nothing_but_a_report(work_dir: Path) -> None:
+def test_report_replaces_only_a_report(work_dir: Path) -> None:
     Path("pairs.tsv").write_text("你好\t你好呀\n", encoding="utf-8")
     Path("link").symlink_to("pairs.tsv")
     Path("page.html").write_text("<!DOCTYPE html><title>replies</title>")
     for name in ("pairs.tsv", "link", "page.html"):
         before = Path(name).read_bytes()
-        with pytest.raises(UserError, match=rf"^--report {name}: is there, and is no report; "):
+        with pytest.raises(UserError, match=rf"^--report {name}: exists and is not a report; "):
             check_report(Path(name))
         assert Path(name).read_bytes() == before
     for _ in range(2):
@@ -178,15 +178,15 @@ def test_report_replaces_nothing_but_a_report(work_dir: Path) -> None:
 
 
 @pytest.mark.parametrize(("is_terminal", "flags", "shown"), [(False, [], 1), (True, [], 0), (True, ["--json"], 1)])
-def test_terminal_is_spared_the_json(
+def test_json_is_not_printed_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     is_terminal: bool,
     flags: list[str],
     shown: int,
 ) -> None:
-    monkeypatch.setattr("chatbot.evaluation.start._checked", lambda settings: None)
-    monkeypatch.setattr("chatbot.evaluation.start._measures", lambda settings, inputs: {"pairs": 2})
+    monkeypatch.setattr("chatbot.evaluation.start._check", lambda settings: None)
+    monkeypatch.setattr("chatbot.evaluation.start._measure", lambda settings, inputs: {"pairs": 2})
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
     assert commands.run("evaluate", ["--data", "x.tsv", *flags]) == 0
     assert capsys.readouterr().out == '{"pairs": 2}\n' * shown
@@ -207,8 +207,8 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
     page = tmp_path_factory.mktemp("report") / "report.html"
     measures = {**MEASURES, "choice_nearest_at_1": 0.5, "baseline": {**VALUES, "fluency_nats_per_character": 1.5}}
     entries = [entry("乙", "乙"), entry("甲", ""), entry(LONG, LONG)._replace(log_probability=-99, relevance=None)]
-    title = Words(f"weibo, step 1: replies to {'long_' * 40}.tsv", "weibo，第 1 步")
-    warning = Words("Warning: known", "警告：学过")
+    title = Bilingual(f"weibo, step 1: replies to {'long_' * 40}.tsv", "weibo，第 1 步")
+    warning = Bilingual("Warning: known", "警告：学过")
     page.write_text(report_page(title, "--beam-size 5 " * 9, measures, entries, warning), encoding="utf-8")
     options = webdriver.ChromeOptions()
     options.binary_location = binary
@@ -272,7 +272,7 @@ def test_rows_are_blocks_with_labels_on_a_phone(opened: Open) -> None:
 
 @pytest.mark.system
 @pytest.mark.parametrize("width", [320, 1400])
-def test_words_are_in_the_language_of_the_browser(opened: Open, width: int) -> None:
+def test_labels_are_in_the_language_of_the_browser(opened: Open, width: int) -> None:
     english, chinese = (opened(width, language).find_element("css selector", "body").text for language in ("fr", "zh"))
     for text in ("Likelihood of the references", "top ten", "log-probability", "Warning: known", "weibo, step 1"):
         assert text in english

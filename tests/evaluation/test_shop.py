@@ -23,7 +23,7 @@ def rows(name: str) -> list[list[str]]:
     return [line.split("\t") for line in (FOLDER / name).read_text(encoding="utf-8").splitlines()]
 
 
-def test_a_shops_questions_are_found_in_other_words(tmp_path: Path) -> None:
+def test_questions_of_a_shop_are_found_in_other_words(tmp_path: Path) -> None:
     """`train.py --data faq.tsv --embeddings e5` for 60 answers, asked in words that are not in the file."""
     answers = [(question, answer) for question, answer in rows("faq.tsv")]
     vocabulary = written(tmp_path / "index", answers, validated=False)

@@ -18,8 +18,8 @@ from chatbot.commands import main
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.export import EXPORT, ExportSettings
 from chatbot.errors import UserError
-from chatbot.export.manifest import MANIFEST, folder_of, read_manifest, write_zip
-from chatbot.export.runtime import load_export
+from chatbot.export.exported import load_export
+from chatbot.export.manifest import MANIFEST, open_export, read_manifest, write_zip
 from chatbot.export.write import export
 from tests.export.test_replies import run_python
 from tests.export.untrained import write_attempt
@@ -74,19 +74,22 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("export tiny --format onnx", "exports/tiny-onnx: exists already; give another name, or --overwrite"),
-        ("export tiny --output pairs.tsv --overwrite", "--overwrite: pairs.tsv is no export, so it is kept"),
-        ("export tiny --output checkpoints --overwrite", "--overwrite: checkpoints is no export, so it is kept"),
+        ("export tiny --format onnx", "exports/tiny-onnx: already exists; choose another name, or add --overwrite"),
+        ("export tiny --output pairs.tsv --overwrite", "--overwrite: pairs.tsv is not an export; choose another name"),
+        (
+            "export tiny --output checkpoints --overwrite",
+            "--overwrite: checkpoints is not an export; choose another name",
+        ),
         ("export other --format onnx", "ATTEMPT other: no such attempt"),
         ("export tiny --format onnx --output new --data none.tsv", "none.tsv"),
-        ("export tiny --format savedmodel --output new --top-p 1 --rerank 1", "--rerank: there is one reply"),
+        ("export tiny --format savedmodel --output new --top-p 1 --rerank 1", "--rerank: needs several replies"),
         (
             "export tiny --format savedmodel --output new --candidates 2 --top-k 1000",
             "--top-k 1000: the vocabulary has",
         ),
-        ("chat.py pairs.zip", "pairs.zip: not an export; give a file that `python -m chatbot.export --zip`"),
+        ("chat.py pairs.zip", "pairs.zip: not an export; give a file written by `python -m chatbot.export --zip`"),
         ("chat.py --export nothing", "nothing: no such folder"),
-        ("chat.py --export checkpoints/tiny", "not an export, export.json is not in it"),
+        ("chat.py --export checkpoints/tiny", "not an export, because it has no export.json"),
         ("chat.py --export exports/tiny-onnx --history 1", "reads one question at a time; leave --history out"),
         ("chat.py --export exports/tiny-onnx --top-k 1000", "--top-k 1000: the vocabulary has"),
     ],
@@ -146,7 +149,7 @@ def test_damaged_export_is_refused(copy: Path, name: str) -> None:
 def test_manifest_of_another_version_is_refused(copy: Path, changes: dict[str, object]) -> None:
     values = json.loads((copy / MANIFEST).read_text())
     (copy / MANIFEST).write_text(json.dumps({**values, **changes}))
-    with pytest.raises(UserError, match=r"damaged|of version"):
+    with pytest.raises(UserError, match=r"damaged|an export of version 2, expected 1"):
         load_export(copy)
 
 
@@ -229,7 +232,7 @@ def test_overwrite_replaces_an_export_alone(folder: Path, work_dir: Path, comman
     Path("new", "of_before").touch()
     for flags in (["--output", "new"], ["--zip", "new.zip"]):
         command("export", "tiny", *flags, "--overwrite", "--weights", "int8")
-        assert read_manifest(folder_of(Path(flags[1]))).weights == "int8"
+        assert read_manifest(open_export(Path(flags[1]))).weights == "int8"
     assert not Path("new", "of_before").exists()
     assert sorted(path.name for path in work_dir.iterdir()) == ["checkpoints", "new", "new.zip"]
 
@@ -242,8 +245,9 @@ def test_help_needs_no_tensorflow_and_an_unpacked_zip_is_removed_when_the_proces
 ) -> None:
     write_zip(folder / "exports" / "tiny-onnx", tmp_path / "a.zip")
     program = (
-        f"{BLOCKED}; from pathlib import Path; from chatbot.export.manifest import folder_of; "
-        f"folder = folder_of(Path({str(tmp_path / 'a.zip')!r})); print(folder.name, len([*folder.iterdir()]), folder); "
+        f"{BLOCKED}; from pathlib import Path; from chatbot.export.manifest import open_export; "
+        f"folder = open_export(Path({str(tmp_path / 'a.zip')!r})); "
+        "print(folder.name, len([*folder.iterdir()]), folder); "
         "sys.argv = ['export', '--help']; from chatbot.commands import main; main('export')"
     )
     first, _, help_text = run_python(program, stdin="").partition("\n")
@@ -266,5 +270,5 @@ def test_damaged_zip_is_refused(folder: Path, tmp_path: Path, monkeypatch: pytes
         with pytest.raises(UserError, match=r"cannot be read|not an export|damaged"):
             load_model(tmp_path / name)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
-    with pytest.raises(UserError, match=r"GB unpacked, and .* has 0.0 GB free; free some, or set TMPDIR"):
-        folder_of(whole)
+    with pytest.raises(UserError, match=r"GB unpacked, and .* has 0.0 GB free; free some space, or set TMPDIR"):
+        open_export(whole)

@@ -14,15 +14,16 @@ from chatbot.attempts.settings import with_default_search
 from chatbot.attempts.trained import Trained, load_trained
 from chatbot.chat.loading import load_model
 from chatbot.config.decoding import DecodingSettings
-from chatbot.config.export import ExportSettings
+from chatbot.config.export import THREADS_VARIABLE, ExportSettings
 from chatbot.decoding.reply_text import Origin
-from chatbot.export.runtime import THREADS_VARIABLE, Export, load_export
+from chatbot.export.exported import Export, load_export
 from chatbot.export.write import export
-from chatbot.inference.engine import RowLane, Waiting
+from chatbot.inference.engine import StreamWorker
 from chatbot.inference.request import Question
+from chatbot.inference.request_queue import RequestQueue
 from chatbot.inference.tensorflow_model import TensorFlowModel
 from chatbot.inference.text_responder import TextResponder
-from chatbot.retrieval.ratings import append_rating, rating_of
+from chatbot.retrieval.ratings import append_rating, rating_record
 from tests.commands import ENVIRONMENT
 from tests.export.untrained import QUESTIONS, write_attempt
 from tests.inference.messages import Answer, Message, asked, replies_of, reply_of
@@ -93,7 +94,7 @@ def test_threads_are_those_of_the_environment(
     assert [session.get_session_options().intra_op_num_threads for session in sessions] == [threads] * 2
 
 
-def test_search_that_is_not_wanted_any_more_ends(preset: Path) -> None:
+def test_unwanted_search_ends(preset: Path) -> None:
     responder = of_export(load_export(preset.with_name("onnx")), DecodingSettings(beam_size=4))
     answers = iter([True, True, False, False])  # after each id, and of all
     source = responder.source("你好吗", ())
@@ -141,7 +142,7 @@ def test_caches_are_no_longer_than_the_replies(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "counts"), [("tiny", True), ("onnx", True), ("other", False)])
 def test_ratings_of_the_attempt_and_of_its_export_count(preset: Path, tmp_path: Path, name: str, counts: bool) -> None:
     ratings = tmp_path / "ratings.jsonl"
-    append_rating(ratings, rating_of("你好吗", "今天好", [], "good", name, written_to=""))
+    append_rating(ratings, rating_record("你好吗", "今天好", [], "good", name, written_to=""))
     responder = load_model(preset.with_name("onnx"), ratings=ratings).responder
     assert responder.replier.follows_ratings
     assert responder.origin("你好吗", "今天好") == (Origin("你好吗", is_rated=True) if counts else Origin())
@@ -161,11 +162,11 @@ def test_attention_is_that_of_the_attempt(preset: Path) -> None:
 def test_engine_answers_in_batches_as_the_responder_alone(preset: Path) -> None:
     decoding = DecodingSettings(**{**SAMPLING, "anti_lm": 0.5, "anti_lm_tokens": 2})
     responder = of_export(load_export(preset.with_name("onnx")), decoding)
-    lane = RowLane(responder, Waiting(1))
+    worker = StreamWorker(responder, RequestQueue(1))
     messages: list[list[Message]] = [[] for _ in QUESTIONS]
     waiting = [asked(Question(text), own) for text, own in zip(QUESTIONS, messages, strict=True)]
     for step in range(15):  # two arrive at each step
-        lane.step(waiting[2 * step : 2 * step + 2])
+        worker.step(waiting[2 * step : 2 * step + 2])
     assert [Answer(own).texts for own in messages] == [[reply_of(responder, question)] for question in QUESTIONS]
 
 

@@ -18,20 +18,16 @@ from chatbot.export.savedmodel_format import _to_ids
 from chatbot.export.transformers_format import GENERATION, write_transformers
 from chatbot.flags import compose
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.pretrained.folder import CONFIG, TOKENIZER, WEIGHTS, pretrained_model
+from chatbot.pretrained.folder import CONFIG, TOKENIZER, WEIGHTS
 from chatbot.pretrained.tokens import piece_vocabulary
 from chatbot.pretrained.weights import read_weights
-from tests.commands import ROOT
-from tests.pretrained.tokenizer_files import fitting_tokenizer
-
-MODELS = ROOT / "tests/pretrained/models"
+from tests.pretrained.tokenizer_files import MODELS, NAMES, fitting_tokenizer, model_in
 
 
 def trained(name: str, folder: Path) -> Trained:
     """The pretrained model of a name, as an attempt has it before any step."""
     shutil.copytree(MODELS / name, folder)
-    there = pretrained_model(str(folder))
-    assert there is not None
+    there = model_in(folder)
     fitting_tokenizer(there.config, folder)
     vocabulary, rows = piece_vocabulary(there.tokenizer(), there.config)
     settings = compose(Settings, **there.settings(), max_length=19)
@@ -40,7 +36,7 @@ def trained(name: str, folder: Path) -> Trained:
     return Trained(settings, vocabulary, model, 1)
 
 
-@pytest.mark.parametrize("name", sorted(path.parent.name for path in MODELS.glob("*/config.json")))
+@pytest.mark.parametrize("name", NAMES)
 def test_pretrained_model_comes_back_to_the_bit(name: str, tmp_path: Path) -> None:
     """Before training all of it; afterwards what begins a reply is a token more, which is never said."""
     attempt = trained(name, tmp_path / "published")
@@ -86,13 +82,13 @@ def test_pretrained_model_comes_back_to_the_bit(name: str, tmp_path: Path) -> No
         assert written["final_logits_bias"][0, -1] < -1e8
 
 
-def test_what_such_a_folder_cannot_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_that_transformers_cannot_represent_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = trained("bart", tmp_path / "published")
     own = dataclasses.replace(attempt, vocabulary=Vocabulary(BYTES))
-    with pytest.raises(UserError, match="did not begin with a pretrained model"):
+    with pytest.raises(UserError, match="did not start from a pretrained model"):
         write_transformers(tmp_path, own)
     monkeypatch.setattr(attempt.model, "ngrams", object())  # for which such a folder has no place
-    with pytest.raises(UserError, match=r"such a folder has no n-grams \(--ngrams\); choose onnx, or train without"):
+    with pytest.raises(UserError, match=r"this format cannot store n-grams; choose onnx, or train without"):
         write_transformers(tmp_path, attempt)
 
 

@@ -15,9 +15,10 @@ from chatbot.corpus.vocabulary import BOS, EOS
 from chatbot.decoding.array_functions import NumpyFunctions
 from chatbot.durable import size_of
 from chatbot.evaluation.likelihood import Scorer
-from chatbot.export.model import restored, stored
-from chatbot.export.runtime import OnnxModel, load_export
+from chatbot.export.exported import load_export
+from chatbot.export.model import restore_weight, store_weight
 from chatbot.export.write import export, held_out_pairs
+from chatbot.inference.onnx_model import OnnxModel
 from tests.export.untrained import write_attempt
 
 
@@ -26,19 +27,21 @@ def test_int8_has_a_scale_for_each_output(rows: bool) -> None:
     """The error is at most half a scale, and what has been rounded stays as it is."""
     weight = np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32) * [[1.0, 10.0, 0.0]]
     weight = weight.T if rows else weight
-    rounded = stored(weight.astype(np.float32), "int8", rows)
+    rounded = store_weight(weight.astype(np.float32), "int8", rows)
     scales = np.abs(weight).max(axis=1 if rows else 0, keepdims=True) / 127
     assert rounded.values.dtype == np.int8
-    assert (np.abs(restored(rounded) - weight) <= scales / 2 + 1e-6).all()
-    np.testing.assert_array_equal(restored(stored(restored(rounded), "int8", rows)), restored(rounded))
+    assert (np.abs(restore_weight(rounded) - weight) <= scales / 2 + 1e-6).all()
+    np.testing.assert_array_equal(
+        restore_weight(store_weight(restore_weight(rounded), "int8", rows)), restore_weight(rounded)
+    )
 
 
 def test_vectors_and_float32_stay_and_float16_stays_finite() -> None:
     weight = np.array([1e-9, 1e9], np.float32)
-    assert restored(stored(weight, "int8", False)) is not None
-    np.testing.assert_array_equal(restored(stored(weight, "int8", False)), weight)
-    np.testing.assert_array_equal(restored(stored(weight[None], "float32", False)), weight[None])
-    np.testing.assert_array_equal(restored(stored(weight[None], "float16", False)), [[0, 65504]])
+    assert restore_weight(store_weight(weight, "int8", False)) is not None
+    np.testing.assert_array_equal(restore_weight(store_weight(weight, "int8", False)), weight)
+    np.testing.assert_array_equal(restore_weight(store_weight(weight[None], "float32", False)), weight[None])
+    np.testing.assert_array_equal(restore_weight(store_weight(weight[None], "float16", False)), [[0, 65504]])
 
 
 class Exported(NamedTuple):

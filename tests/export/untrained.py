@@ -8,16 +8,16 @@ import numpy as np
 
 from chatbot.attempts.checkpoint import write_checkpoint
 from chatbot.attempts.files import BEST, CONFIG, LAST, NGRAMS, RETRIEVAL, VOCABULARY
-from chatbot.attempts.settings import storable
+from chatbot.attempts.settings import stored_values
 from chatbot.attempts.trained import weights_of
 from chatbot.config.training import Settings
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.vocabulary import BYTES, MARKS, Vocabulary
-from chatbot.decoding.ngrams import ngrams_of
+from chatbot.decoding.ngrams import count_ngrams
 from chatbot.flags import compose
 from chatbot.model.copying import spelling_table
 from chatbot.retrieval.indexing import write_retrieval
-from chatbot.training.new_model import built_model
+from chatbot.training.new_model import build_model
 
 WORDS = ["你好", "你", "好", "吗", "我", "他", "天", "今天", "\u2581", "a", "\u2581b"]
 PAIRS = ["你好 我", "你 好 吗", "今天 天 好", "他 好 吗 你", "我 今天 好"]
@@ -37,15 +37,15 @@ def write_attempt(directory: Path, validated: bool = True, retrieves: bool = Fal
     chosen = compose(Settings, **{**SMALL, **settings})
     vocabulary = Vocabulary([*WORDS, *(MARKS if chosen.encoding.history else ()), *BYTES])
     directory.mkdir(parents=True)
-    (directory / CONFIG).write_text(json.dumps(storable(chosen)))
+    (directory / CONFIG).write_text(json.dumps(stored_values(chosen)))
     (directory / VOCABULARY).write_bytes(vocabulary.content())
     ngrams = None
     if order := chosen.model.ngrams:
         rows = Ragged.from_rows([vocabulary.ids(pair.split()) for pair in PAIRS])
-        ngrams = ngrams_of([rows], len(vocabulary), order)
+        ngrams = count_ngrams([rows], len(vocabulary), order)
         (directory / NGRAMS).write_bytes(ngrams.content())
     spellings = spelling_table(vocabulary.spellings())
-    model = built_model(chosen.model, len(vocabulary), seed=1, spellings=spellings, ngrams=ngrams)
+    model = build_model(chosen.model, len(vocabulary), seed=1, spellings=spellings, ngrams=ngrams)
     generator = np.random.default_rng(1)
     for variable in model.trainable_variables:
         if len(variable.shape) > 1:  # larger than at the start of training, so that replies differ

@@ -13,7 +13,7 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batches, pad_batch
 from chatbot.corpus.vocabulary import BYTES, Vocabulary
-from chatbot.decoding.ngrams import ngrams_of
+from chatbot.decoding.ngrams import count_ngrams
 from chatbot.flags import replace
 from chatbot.inference.replier import Replier
 from chatbot.inference.tensorflow_model import TensorFlowModel
@@ -39,7 +39,7 @@ def new_model(settings: Settings, tower: Tower, precision: str = "float32", voca
     scale = settings.model.rnn_size**-0.5
     spellings = np.stack([np.arange(vocabulary), np.roll(np.arange(vocabulary), 1)], 1)
     order = settings.model.ngrams
-    ngrams = ngrams_of([random_pairs(67, 1).targets], vocabulary, order) if order else None
+    ngrams = count_ngrams([random_pairs(67, 1).targets], vocabulary, order) if order else None
     smoothing = settings.learning.label_smoothing
     with tf.device(tower.device):
         size = loss_size(settings, [tower])

@@ -14,7 +14,7 @@ from chatbot.corpus.batches import Batches
 from chatbot.flags import replace
 from chatbot.training.devices.towers import Tower
 from chatbot.training.selftest import random_pairs
-from chatbot.training.share import on_device
+from chatbot.training.share import copy_to_device
 from chatbot.training.update import open_update
 from tests.gpu import standin
 from tests.gpu.comparisons import ADAM, new_model
@@ -90,7 +90,7 @@ def copies_in_threads() -> list[str]:
             arrays = [random.integers(1000, size=size).astype(kind) for kind in (np.int32, np.int64, np.float64)]
             found += [
                 str(array.dtype)
-                for array, copy in zip(arrays, on_device(arrays, "/GPU:0"), strict=True)
+                for array, copy in zip(arrays, copy_to_device(arrays, "/GPU:0"), strict=True)
                 if not np.array_equal(array, copy.numpy())
             ]
         return found

@@ -4,7 +4,6 @@ import tensorflow as tf
 
 from benchmarks.crossings import UPDATES, CrossingsBenchmark, opened_step
 from chatbot.flags import replace
-from chatbot.training.devices.gpus import find_gpus
 from chatbot.training.devices.towers import choose_gpus, open_towers
 from tests.gpu import standin
 
@@ -21,13 +20,14 @@ DIRECTIONS = ("device_to_host", "host_to_device", "device_to_device")
 
 def real_copies() -> dict[str, dict[str, int]]:
     """Return the copies of each step, of all GPUs together. The batch has been prepared, and the graph traced."""
-    gpus = open_towers(choose_gpus(None, None, find_gpus()), None)
+    gpus = open_towers(choose_gpus(), None)
     copies = {}
     for i, (name, (towers, precision, changes)) in enumerate(STEPS.items()):
-        update, batch = opened_step(replace(SETTINGS, **changes), VOCABULARY, gpus[:towers], precision)
+        opened = opened_step(replace(SETTINGS, **changes), VOCABULARY, gpus[:towers], precision)
+        update, batch = opened.update, opened.first_batch()
         prepared = [update.prepare(batch, number) for number in range(3)]
         for of_step in prepared:
-            update.preparation.copied(of_step)
+            update.preparation.device_shares(of_step)
         for number in range(2):  # one graph, once a batch of this size has not run out of memory
             update(prepared[number], 0.1)
         tf.test.experimental.sync_devices()

@@ -10,8 +10,8 @@ from chatbot.corpus.vocabulary import BOS
 from chatbot.flags import replace
 from chatbot.inference.replier import Replier
 from chatbot.inference.request import Question, Request
-from chatbot.inference.rows import RowBatch
-from chatbot.inference.tensorflow_model import TensorFlowModel, attention_weights
+from chatbot.inference.row_batch import RowBatch
+from chatbot.inference.tensorflow_model import TensorFlowModel
 from chatbot.inference.text_responder import TextResponder
 from chatbot.training.devices.towers import Tower
 from tests.gpu import standin
@@ -84,7 +84,7 @@ def token_by_token() -> dict[str, list[standin.Counts]]:
         return generate
 
     def attention(replier: Any, length: int) -> Callable[[], Any]:
-        return lambda: attention_weights(replier.model.model, QUESTIONS, [[5] * length] * len(QUESTIONS))
+        return lambda: replier.model.attention(QUESTIONS, [[5] * length] * len(QUESTIONS))
 
     return {use.__name__: _counts(use, *SEARCHES["greedy"]) for use in (stream, engine, attention)}
 

@@ -100,7 +100,7 @@ def open_gpu(*megabytes: int) -> list[Tower]:
 
     Raises UserError if TensorFlow cannot use the GPU.
     """
-    (gpu,) = choose_gpus(None, None, find_gpus())
+    (gpu,) = choose_gpus()
     if not megabytes:
         return open_towers([gpu], None)
     import_tensorflow()

@@ -109,8 +109,8 @@ def test_run_shows_its_gpus_and_the_loss_of_each(whole: Called) -> None:
         assert [event.step for event in reader.Tensors("loss")] == list(range(1, STEPS + 1))
     for line in metrics("whole")[:STEPS]:
         assert len(set(line["tower_losses"])) == 4
-    (warning,) = (line for line in whole.err.splitlines() if "in use" in line)
-    assert warning.startswith("Warning: GPU 1 has 2.9 of 8.0 GiB in use by other processes")
+    (warning,) = (line for line in whole.err.splitlines() if "other processes" in line)
+    assert warning.startswith("Warning: GPU 1: other processes use 2.9 of its 8.0 GiB")
     assert len(warning) < 200
     assert f"  {QUESTION}" in whole.out  # with the reply to it, after the validation
 
@@ -124,7 +124,7 @@ def test_copies_of_the_weights_are_summed_by_nccl(whole: Called) -> None:
 
 
 def test_slow_gpu_is_named_and_has_a_curve(whole: Called) -> None:
-    (warning,) = (line for line in whole.err.splitlines() if "all wait for it" in line)
+    (warning,) = (line for line in whole.err.splitlines() if "wait for it" in line)
     assert warning.startswith("Warning: gpu_3 takes ")
     saved = [line for line in metrics("whole")[:STEPS] if "tower_seconds" in line]
     assert [line["step"] for line in saved] == [4, 8, 12]
@@ -133,7 +133,7 @@ def test_slow_gpu_is_named_and_has_a_curve(whole: Called) -> None:
     assert [event.step for event in curve] == [4, 8, 12]
 
 
-def test_gpu_that_falls_silent_ends_the_run_and_the_same_command_resumes(
+def test_silent_gpu_ends_the_run_and_the_same_command_resumes(
     whole: Called, resumed: tuple[Called, int, Called]
 ) -> None:
     """To the bit."""
@@ -144,7 +144,7 @@ def test_gpu_that_falls_silent_ends_the_run_and_the_same_command_resumes(
     assert len(line) < 200
     assert lost.err.splitlines()[-1] == (
         "error: GPU 1 does not answer (GPU is lost); the same command resumes from the last checkpoint. "
-        "`dmesg` may say why (Xid); --gpus can leave it out"
+        "See `dmesg` (Xid); --gpus can leave it out"
     )
     assert lost.code == EXIT_LOST
     assert saved == 4
@@ -155,7 +155,7 @@ def test_gpu_that_falls_silent_ends_the_run_and_the_same_command_resumes(
         assert [record[name] for name in names] == [other[name] for name in names]
 
 
-def test_a_replica_that_fails_in_the_exchange_does_not_let_the_others_wait_for_ever(folder: Path) -> None:
+def test_replica_that_fails_in_the_exchange_does_not_block_the_others(folder: Path) -> None:
     """Memory runs out on one of four GPUs, in one graph with the exchange, at a size that had enough in several.
 
     The next process trains such batches in several graphs, in which the same lack of memory divides the shares.
@@ -167,11 +167,11 @@ def test_a_replica_that_fails_in_the_exchange_does_not_let_the_others_wait_for_e
     assert "error: step 2 has made no progress for 60 seconds (--step-timeout)" in ended.err
     again = train_in_haste("memory", of_second_step, *flags)
     assert again.code == 0
-    assert (again.out + again.err).count("shares as large as this one are now split into pieces") == 1
+    assert (again.out + again.err).count("shares of this size are now split into pieces") == 1
     assert saved_step("waiting") == 4
 
 
-def test_loss_takes_what_other_processes_leave(folder: Path) -> None:
+def test_loss_uses_the_memory_that_other_processes_leave(folder: Path) -> None:
     """The logits of all 10,000 tokens of the batch have 400 MB, a twentieth of the GPU, of which little is free."""
     characters = np.random.default_rng(1).permutation(np.tile(np.arange(0x4E00, 0x4E00 + 10_000), 2))
     texts = ["".join(map(chr, row)) for row in characters.reshape(-1, 20)]
@@ -183,7 +183,7 @@ def test_loss_takes_what_other_processes_leave(folder: Path) -> None:
     assert "now split into pieces" not in ended.out + ended.err
 
 
-def test_attempt_goes_on_on_a_mig_instance_and_then_in_two_processes(
+def test_attempt_resumes_on_a_mig_instance_and_then_in_two_processes(
     whole: Called, resumed: tuple[Called, int, Called]
 ) -> None:
     """As with the same four GPUs throughout."""
@@ -192,7 +192,7 @@ def test_attempt_goes_on_on_a_mig_instance_and_then_in_two_processes(
     one = train(*flags, visible=instance, memory=14336, mig="0:2", used="0:300")
     assert one.code == 0
     assert "Stand-in GPU MIG 1g  2.0 GiB" in one.out
-    assert f"Warning: GPU {instance} has 0.3 of 2.0 GiB in use by other processes" in one.err
+    assert f"Warning: GPU {instance}: other processes use 0.3 of its 2.0 GiB" in one.err
     two = train("--gpus", "0,1,2,3", "--local-workers", "2", "--attempt", "whole", "--steps", str(LAST))
     assert two.code == 0
     assert "Synchronous training on 2 workers with 2 towers each." in two.out
@@ -232,9 +232,9 @@ def test_run_goes_on_after_failures_of_cudnn_and_of_memory(whole: Called) -> Non
     flags = *VALIDATED, "--gpus", "0,1,2,3", "--attempt", "faults", "--steps", str(STEPS)
     ended = train(*flags, faults=";".join(faults))
     assert ended.code == 0
-    assert (ended.out + ended.err).count("shares as large as this one are now split into pieces") == 1
-    assert "Perhaps out of memory ((0) INTERNAL:  Failed to call DoRnnBackward" in ended.out + ended.err
-    assert ended.err.count("out of memory in validation, which goes on with gpu_0 alone") == 1
+    assert (ended.out + ended.err).count("shares of this size are now split into pieces") == 1
+    assert "Possibly out of memory ((0) INTERNAL:  Failed to call DoRnnBackward" in ended.out + ended.err
+    assert ended.err.count("out of memory in validation; continuing on gpu_0 alone") == 1
     np.testing.assert_allclose(losses("faults"), losses("whole"), rtol=1e-5)
     actual, expected = (metrics(attempt)[STEPS - 1] for attempt in ("faults", "whole"))
     for name in ("nats_per_token", "relevance_at_1"):

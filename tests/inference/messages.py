@@ -5,11 +5,22 @@ import queue
 from collections.abc import Sequence
 
 from chatbot.decoding.reply_text import Reply
-from chatbot.inference.engine import Engine, RowLane, SearchLane, Waiting
-from chatbot.inference.request import Piece, Question, Request, TokenLogProb, Usage
+from chatbot.inference.engine import Engine, SearchWorker, StreamWorker
+from chatbot.inference.request import Message, Piece, Question, Request, TokenLogProb, Usage
+from chatbot.inference.request_queue import RequestQueue
 from chatbot.inference.text_responder import TextResponder
 
-Message = Piece | Usage | Exception
+# No visible character.
+EMPTY = ["", " \t\u3000", "\x00\x07\u200b"]
+UNUSUAL = [
+    "\x1b[31mred",
+    "你好" * 5000,
+    "😀👨\u200d👩\u200d👧 🇨🇳",
+    "妳好嗎？請問國語怎麼說",
+    "How are you today? I'm fine.",
+    "\u202eabc",
+    "<eos> <pad>",
+]
 
 
 @dataclasses.dataclass
@@ -51,15 +62,15 @@ def asked(question: Question, messages: list[Message]) -> Request:
 def answers_of(responder: TextResponder, *questions: Question) -> list[list[Message]]:
     """What is given for these questions by the loops of an engine, one after the other and without threads."""
     messages: list[list[Message]] = [[] for _ in questions]
-    rows, searches = Waiting(100), Waiting(100)
+    rows, searches = RequestQueue(100), RequestQueue(100)
     for question, own in zip(questions, messages, strict=True):
         streams = (question.decoding or responder.decoding).streams and not question.n_best
-        lane = rows if streams else searches
-        lane.put(asked(question, own))
+        worker = rows if streams else searches
+        worker.put(asked(question, own))
     rows.close()
     searches.close()
-    RowLane(responder, rows).run()
-    SearchLane(responder, searches, 64).run()
+    StreamWorker(responder, rows).run()
+    SearchWorker(responder, searches, 64).run()
     return messages
 
 

@@ -10,11 +10,11 @@ import tensorflow as tf
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.vocabulary import ASK, BOS
-from chatbot.decoding.interface import log_probabilities
+from chatbot.decoding.interface import score_pairs
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.inference import replier as module
-from chatbot.inference.tensorflow_model import TensorFlowModel, replier_of
+from chatbot.inference.tensorflow_model import TensorFlowModel, replier_for
 from tests.inference.messages import reply_of
 from tests.oracle import likelihood
 from tests.tiny_models import ARCHITECTURES, LENGTH, Table, tiny
@@ -46,7 +46,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
 def test_replies_of_each_architecture_are_those_of_the_oracle(architecture: str) -> None:
     """By the graph of a search in a batch and alone, which is traced once; token by token for single replies."""
     model, decoding = tiny(architecture), DecodingSettings(**SEARCHES[architecture])
-    replier = replier_of(model.trained, decoding)
+    replier = replier_for(model.trained, decoding)
     found = replier.candidates(QUESTIONS)
     for question, replies in zip(QUESTIONS, found, strict=True):
         expected = model.oracle.candidates(decoding, question)
@@ -65,7 +65,7 @@ def rows_of(architecture: str) -> TensorFlowModel:
 
 def test_beam_search_gathers_no_memory_and_no_keys() -> None:
     """At each token, only recurrent states follow their hypotheses: of float tensors, those of rank 2."""
-    search: Any = replier_of(tiny("lstm-none").trained, DecodingSettings(**SEARCHES["lstm-none"])).search
+    search: Any = replier_for(tiny("lstm-none").trained, DecodingSettings(**SEARCHES["lstm-none"])).search
     graph = search.graph.concrete.graph
     bodies = [[*function.graph.get_operations()] for function in graph._functions.values()]
     (body,) = (body for body in bodies if any(node.type == "TopKV2" for node in body))  # of the loop over tokens
@@ -94,10 +94,10 @@ def test_many_questions_are_searched_in_batches_that_change_no_reply(monkeypatch
 
 
 @pytest.mark.parametrize("search", [{"beam_size": 4}, {"candidates": 6, "rerank": 0.5}])
-def test_search_that_is_not_wanted_any_more_ends_within_eight_ids(search: dict[str, Any]) -> None:
+def test_unwanted_search_ends_within_eight_ids(search: dict[str, Any]) -> None:
     trained = tiny("lstm-none").trained
     long = dataclasses.replace(trained, settings=replace(trained.settings, max_length=40))
-    replier = replier_of(long, DecodingSettings(**search, min_reply_length=40))
+    replier = replier_for(long, DecodingSettings(**search, min_reply_length=40))
     for questions in (QUESTIONS, QUESTIONS[:1]):
         asked: list[bool] = []
 
@@ -120,10 +120,10 @@ def test_log_probabilities_are_those_of_the_oracle(begin: int, monkeypatch: pyte
     model = rows_of("lstm-copy-ngrams")
     for positions in (1024, 12, 7, 1):
         monkeypatch.setattr("chatbot.decoding.interface.POSITIONS", positions)
-        values = log_probabilities(model, sources, targets, begin, lambda: True)
+        values = score_pairs(model, sources, targets, begin, lambda: True)
         np.testing.assert_allclose(values, expected, rtol=1e-4)
     answers = iter([True, False])  # after the first pair, nobody waits any more
-    unfinished = log_probabilities(model, sources, targets, begin, lambda: next(answers))
+    unfinished = score_pairs(model, sources, targets, begin, lambda: next(answers))
     assert unfinished.nonzero()[0].tolist() == [0]
 
 
@@ -134,7 +134,7 @@ def test_log_probabilities_are_those_of_the_oracle(begin: int, monkeypatch: pyte
     + [{name: value} for name, value in {"top_k": 3, "top_p": 0.9, "min_p": 0.1}.items()],
     ids=str,
 )
-def test_weights_that_are_no_numbers_are_an_error(flags: dict[str, Any], check_interval: int) -> None:
+def test_nan_weights_are_an_error(flags: dict[str, Any], check_interval: int) -> None:
     """With arrays, with tensors, and token by token."""
     table = Table(check_interval=check_interval)
     table.after[:] = np.nan
@@ -148,20 +148,20 @@ def test_weights_that_are_no_numbers_are_an_error(flags: dict[str, Any], check_i
 @pytest.mark.parametrize(
     ("flags", "changes", "message"),
     [
-        ({"top_k": 300}, {}, "--top-k 300: the vocabulary has 267 tokens; give at most that"),
+        ({"top_k": 300}, {}, "--top-k 300: the vocabulary has 267 tokens; choose a smaller value"),
         ({"min_reply_length": 8}, {}, f"--min-reply-length 8: replies of this attempt have at most {LENGTH} tokens"),
         ({"beam_size": 2, "rerank": 1.0}, {"both_directions": "off"}, "--rerank: this attempt did not learn"),
-        ({"ban": ("\u200b",)}, {}, "--ban: a word without visible characters; remove it"),
+        ({"ban": ("\u200b",)}, {}, "--ban: one of the words has no visible characters; remove it"),
         ({"beam_size": 2, "retrieve": "3"}, {}, "--retrieve 3: this attempt has no index of its training pairs"),
     ],
 )
-def test_what_the_model_does_not_admit_is_refused(flags: Any, changes: dict[str, Any], message: str) -> None:
+def test_unsupported_settings_are_refused(flags: Any, changes: dict[str, Any], message: str) -> None:
     decoding = DecodingSettings()
     for name, value in flags.items():
         object.__setattr__(decoding, name, value)
     trained = tiny("lstm-none").trained
     settings = replace(trained.settings, **changes)
     with pytest.raises(UserError) as raised:
-        replier_of(dataclasses.replace(trained, settings=settings), decoding)
+        replier_for(dataclasses.replace(trained, settings=settings), decoding)
     assert str(raised.value).startswith(message)
     assert "\n" not in str(raised.value)

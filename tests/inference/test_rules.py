@@ -8,7 +8,7 @@ import pytest
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
 from chatbot.inference.request import Question
-from chatbot.inference.text_responder import fixed_answer, read_rules
+from chatbot.inference.rules import fixed_answer, read_rules
 from tests.inference.messages import answer_of, best_of, replies_of, reply_of
 from tests.tiny_models import Table
 

@@ -16,13 +16,12 @@ from chatbot.attempts.trained import Trained
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import BOS, BYTES, MARKS, Vocabulary
-from chatbot.decoding.reply_text import END, MAX_CHARACTERS, words
+from chatbot.decoding.reply_text import END, MAX_CHARACTERS, attention_by_word, words
 from chatbot.flags import compose, replace
-from chatbot.inference.tensorflow_model import attention_weights, word_attention
+from chatbot.inference.tensorflow_model import TensorFlowModel
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
-from chatbot.training.new_model import built_model
-from tests.inference.messages import replies_of, reply_of
-from tests.inference.texts import EMPTY, UNUSUAL
+from chatbot.training.new_model import build_model
+from tests.inference.messages import EMPTY, UNUSUAL, replies_of, reply_of
 from tests.tiny_models import VOCABULARY, Table, responder_of, tiny
 
 SETTINGS = compose(Settings, rnn_size=8, embedding_size=6, max_length=6)
@@ -32,7 +31,7 @@ SETTINGS = compose(Settings, rnn_size=8, embedding_size=6, max_length=6)
 def trained() -> Trained:
     """An untrained model whose reply depends on the question."""
     vocabulary = Vocabulary(["你好", "你", "好", "吗", *BYTES])
-    model = built_model(SETTINGS.model, len(vocabulary), seed=1)
+    model = build_model(SETTINGS.model, len(vocabulary), seed=1)
     model.embedding.embeddings.assign(np.random.default_rng(1).normal(size=model.embedding.embeddings.shape))
     return Trained(SETTINGS, vocabulary, model, step=0)
 
@@ -48,27 +47,6 @@ def test_any_text_gets_a_one_line_reply(trained: Trained) -> None:
     assert replies_of(responder, texts) == replies
     assert len({*replies}) > 3
     assert responder.replier.search.graph.traces == 1  # type: ignore[attr-defined]
-
-
-def test_long_texts_are_truncated(trained: Trained) -> None:
-    responder = responder_of(trained, DecodingSettings())
-    assert len(responder.ids("吗" * (2 * MAX_CHARACTERS))) == MAX_CHARACTERS
-    assert responder.ids("你好他") == [5, *(trained.vocabulary.first_byte + byte for byte in "他".encode())]
-
-
-@pytest.mark.parametrize(
-    ("text", "read"),
-    [
-        ("吗吗吗吗吗吗吗\n你好", "你好"),
-        ("吗\n你好", "吗\n你好"),
-        ("吗吗吗吗\n好\n你好", "好\n你好"),
-        ("你\n", "你"),
-        ("吗吗吗吗吗吗吗\n", "吗吗吗吗吗吗吗"),
-    ],
-)
-def test_the_last_lines_of_a_long_text_are_read(trained: Trained, text: str, read: str) -> None:
-    responder = responder_of(trained, DecodingSettings())
-    assert responder.source(text, ()) == responder.ids(read)[:6] != []
 
 
 LENGTH = SETTINGS.model.max_length
@@ -130,7 +108,7 @@ def test_the_end_of_a_text_is_read_where_all_of_it_would_fit() -> None:
 @pytest.mark.parametrize(
     "text", ["你" * 2000, "\n" * 2000, "\n" * 1998 + "你好", "你好" + "\n" * 1998, "你\n" * 1000, "吗\n" * 99_000]
 )
-def test_work_for_a_text_is_that_for_as_many_characters(text: str) -> None:
+def test_tokenisation_is_bounded(text: str) -> None:
     """Bots pass a text on as it is. Turns that do not fit are not tokenised."""
     responder = Table().responder(DecodingSettings(), length=50, history=3)
     for history, most in (((), 1), (("你" * 5000,) * 3, 2)):
@@ -172,7 +150,7 @@ QUESTIONS, REPLIES = [[5, 6, 7], [8], [9, 9, 5, 6, 7]], [[6], [7, 8, 9, 5], []]
 @pytest.mark.parametrize("architecture", ["lstm-copy-ngrams", "gru-bahdanau-deep", "transformer-copy"])
 def test_weights_of_a_batch_are_those_of_each_step(architecture: str) -> None:
     model = tiny(architecture).trained.model
-    found = attention_weights(model, QUESTIONS, REPLIES)
+    found = TensorFlowModel(model).attention(QUESTIONS, REPLIES)
     for weights, question, reply in zip(found, QUESTIONS, REPLIES, strict=True):
         state = model.encode(model.sequences(np.array([question])))
         assert weights.shape == (len(reply) + 1, len(question))
@@ -189,9 +167,8 @@ def test_bytes_of_a_character_are_one_word() -> None:
     assert words(VOCABULARY, question) == [("ab", 1), ("猫", 3), ("é", 2), ("你", 1)]
     assert words(VOCABULARY, reply) == [("😀", 4), ("好", 1)]
     assert words(VOCABULARY, question[:2]) == [("ab", 1), ("\ufffd", 1)]  # truncated
-    model = tiny("lstm-copy-ngrams").trained.model
-    (found,) = word_attention(model, VOCABULARY, [question], [reply])
-    (by_id,) = attention_weights(model, [question], [reply])  # [6, 7]
+    (by_id,) = TensorFlowModel(tiny("lstm-copy-ngrams").trained.model).attention([question], [reply])  # [6, 7]
+    found = attention_by_word(VOCABULARY, question, reply, by_id)
     assert (found.question, found.reply) == (["ab", "猫", "é", "你"], ["😀", "好", END])
     assert found.weights.shape == (3, 4)
     assert found.weights[0, 1] == pytest.approx(by_id[:4, 1:4].sum(axis=1).mean())
@@ -204,10 +181,11 @@ def test_attention_is_that_of_the_ids(trained: Trained) -> None:
     shown = responder.attention("你好吗好他他", "好吗好他他")
     assert shown is not None
     ids = responder.ids("你好吗好他"), responder.ids("好吗好他")
-    (expected,) = word_attention(trained.model, trained.vocabulary, [ids[0]], [ids[1]])
+    (weights,) = TensorFlowModel(trained.model).attention([ids[0]], [ids[1]])
+    expected = attention_by_word(trained.vocabulary, *ids, weights)
     assert (shown.question, shown.reply) == (["你好", "吗", "好", "他"], ["好", "吗", "好", "他", END])
     np.testing.assert_array_equal(shown.weights, expected.weights)
     settings = replace(SETTINGS, attention="none")
-    model = built_model(settings.model, len(trained.vocabulary), seed=1)
+    model = build_model(settings.model, len(trained.vocabulary), seed=1)
     without = dataclasses.replace(trained, settings=settings, model=model)
     assert responder_of(without, DecodingSettings()).attention("你好", "好") is None

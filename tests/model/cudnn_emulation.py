@@ -1,4 +1,4 @@
-"""cuDNN's recurrent operation, computed one step at a time, and a model that believes to be on a GPU.
+"""An emulation of cuDNN's recurrent operation, and models that compute as on a GPU.
 
 The layout of the parameters is that of cudnnGetRNNWeightParams: for each gate its input matrix, then for each gate its
 recurrent matrix, each [units, inputs], then the two biases of each gate. Gates: input, forget, cell, output of an LSTM;
@@ -19,7 +19,7 @@ def emulated_rnn(
     time_major: bool,
     is_training: bool,
 ) -> tuple[tf.Tensor | None, ...]:
-    """tf.raw_ops.CudnnRNNV3 for one layer, batch-major, with gradients by TensorFlow."""
+    """Compute tf.raw_ops.CudnnRNNV3 for one layer, batch-major, step by step, with TensorFlow's gradients."""
     assert is_training
     assert not time_major
     h, features = input_h[:, 0], input.shape[2]
@@ -49,6 +49,6 @@ def emulated_rnn(
 
 
 def emulate_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let models that are made from now on compute as on a GPU, on any device, with cuDNN emulated."""
+    """Make new models compute as on a GPU, on any device, with an emulated cuDNN."""
     monkeypatch.setattr("chatbot.model.seq2seq.is_gpu", lambda device: True)
     monkeypatch.setattr(tf.raw_ops, "CudnnRNNV3", emulated_rnn)

@@ -41,7 +41,7 @@ def test_context_equals_slow_twin(kind: type) -> None:
 def test_chunks_have_the_scores_and_gradients_of_one_tensor(
     rows_of_chunk: int, chunks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both passes are in chunks if there are many elements; with 0, a row has more than a chunk may have."""
+    """Both passes are chunked if there are many elements. 0: even a single row exceeds the size of a chunk."""
     rng = np.random.default_rng(0)
     shapes = [7, TARGET, UNITS], [7, SOURCE, UNITS], [UNITS], [7, TARGET, SOURCE]
     *inputs, upstream = (tf.constant(rng.normal(size=shape)) for shape in shapes)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from chatbot.corpus.vocabulary import BYTES, Vocabulary
 from chatbot.model import operations
-from chatbot.model.copying import Copies, log_copied, mixture, spelling_table, with_copies
+from chatbot.model.copying import Copies, copy_log_probabilities, copying_log_softmax, mix_copies, spelling_table
 
 # Token 5 is spelled 6 7, token 8 is spelled 6 6 9; all others are characters.
 SPELLINGS = spelling_table([[0], [1], [2], [3], [4], [6, 7], [6], [7], [6, 6, 9], [9]])
@@ -23,7 +23,7 @@ def random_copies(seed: int, positions: int, source: int) -> tuple[Copies, np.nd
 
 
 def slow_probabilities(logits: np.ndarray, copies: Copies, question: np.ndarray) -> np.ndarray:
-    """Each token's probability, added up one way of saying it after another."""
+    """Add up the probability of each token over all ways to generate or copy it."""
     actions = np.exp(copies.log_actions.numpy().astype(np.float64))
     exponentials = np.exp(logits.astype(np.float64))
     result = actions[:, :1] * exponentials / exponentials.sum(axis=1, keepdims=True)
@@ -41,7 +41,7 @@ def slow_probabilities(logits: np.ndarray, copies: Copies, question: np.ndarray)
 def test_probabilities_equal_a_slow_twin_and_sum_to_one(
     seed: int, positions: int, source: int, deterministic: bool
 ) -> None:
-    """Also by sums without a scatter, which a GPU has whose operations must be deterministic."""
+    """Includes the sums of segments that replace a scatter on a GPU with deterministic operations."""
     copies, question = random_copies(seed, positions, source)
     rng = np.random.default_rng(seed)
     logits, targets = rng.normal(size=(positions, len(SPELLINGS))), rng.integers(0, len(SPELLINGS), positions)
@@ -53,15 +53,15 @@ def test_probabilities_equal_a_slow_twin_and_sum_to_one(
         if deterministic:
             patch.setattr(operations, "is_op_determinism_enabled", lambda: True)
             patch.setattr(tf, "tensor_scatter_nd_add", None)
-        actual = with_copies(logits, *arguments, tf.constant(SPELLINGS), on_gpu=deterministic)
+        actual = copying_log_softmax(logits, *arguments, tf.constant(SPELLINGS), on_gpu=deterministic)
     np.testing.assert_allclose(actual, np.log(expected), atol=1e-5)
-    copied = log_copied(*arguments, tf.constant(targets), tf.constant(SPELLINGS))
+    copied = copy_log_probabilities(*arguments, tf.constant(targets), tf.constant(SPELLINGS))
     generated = tf.gather(tf.nn.log_softmax(logits), targets, batch_dims=1)
     expected_targets = np.log(expected[np.arange(positions), targets])
-    np.testing.assert_allclose(mixture(copies, generated, copied), expected_targets, atol=1e-5)
+    np.testing.assert_allclose(mix_copies(copies, generated, copied), expected_targets, atol=1e-5)
 
 
-def test_words_are_spelled_in_the_characters_that_the_vocabulary_has() -> None:
+def test_words_are_spelled_with_known_characters() -> None:
     vocabulary = Vocabulary(["你", "好", "你好", "你们", "▁们", *BYTES])
     names = {token: i for i, token in enumerate(vocabulary.tokens)}
     spellings = vocabulary.spellings()

@@ -12,7 +12,7 @@ from chatbot.flags import compose
 from chatbot.model.device_copies import DeviceCopies
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices.towers import Tower
-from chatbot.training.new_model import built_model
+from chatbot.training.new_model import build_model
 
 SETTINGS = compose(Settings, rnn_size=4, embedding_size=3)
 
@@ -20,7 +20,7 @@ SETTINGS = compose(Settings, rnn_size=4, embedding_size=3)
 @pytest.fixture(scope="module")
 def model() -> Seq2Seq:
     """An untrained model."""
-    return built_model(SETTINGS.model, 11, 1)
+    return build_model(SETTINGS.model, 11, 1)
 
 
 @pytest.mark.parametrize("devices", [1, 2, 4])
@@ -51,10 +51,10 @@ def failing(*_: Any, **__: Any) -> None:
 
 
 @pytest.mark.parametrize("by_caller", [False, True])
-def test_error_ends_the_work_of_all_devices(
+def test_error_stops_all_devices(
     model: Seq2Seq, cpus: list[Tower], by_caller: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The caller's is the exception of a signal that arrives while it waits."""
+    """by_caller: the error is raised in the caller, as by a signal that arrives while it waits."""
     if by_caller:
         monkeypatch.setattr("chatbot.model.device_copies.wait", failing)
     computed = 0

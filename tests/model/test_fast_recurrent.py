@@ -1,6 +1,6 @@
-"""The LSTM over real tokens and its gradients against Keras's over padded batches; cuDNN's arguments against Keras's.
+"""The packed LSTM and its gradients against Keras's padded LSTM; the arguments of cuDNN against Keras's.
 
-test_gradients.py of training has the gradients of models by cuDNN, emulated.
+tests/training has the gradients of models: by cuDNN, emulated, in test_gradients.py; rounded in test_precision.py.
 """
 
 from typing import Any
@@ -14,32 +14,25 @@ from hypothesis import given, settings
 from chatbot.config.model import ModelSettings
 from chatbot.model.fast_recurrent import cudnn_sequence, lstm_sequence
 from chatbot.model.recurrent import recurrent_layer
-from chatbot.model.sequences import MULTIPLE, Packing, pack, packing_of, specs_of, unpack
-from chatbot.training.new_model import built_model
+from chatbot.model.sequences import MULTIPLE, Packing, compute_packing, pack, unpack, unsized_specs
+from chatbot.training.new_model import build_model
 from tests.model.cudnn_emulation import emulate_gpu
 
 FEATURES, UNITS = 5, 6
 
 
-def padded_lstm(
-    inputs: tf.Tensor, h: tf.Tensor, c: tf.Tensor, weights: list[tf.Tensor], packing: Packing, dtype: str = "float32"
-) -> list[tf.Tensor]:
-    """lstm_sequence with padded inputs and outputs, like keras.layers.LSTM."""
-    kernel, recurrent, bias = weights
-    outputs, h, c = lstm_sequence(pack(inputs, packing), h, c, kernel, recurrent, bias, packing, dtype)
-    return [unpack(outputs, packing), h, c]
-
-
 def lstm_gradients(
     inputs: tf.Tensor, start: list[tf.Tensor], weights: list[tf.Tensor], packing: Packing, upstream: list[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """The results, and the gradients by those of the results. Outputs at padding are undefined, and left out."""
+    """Return the results and gradients for padded inputs, ignoring outputs at padding."""
     arguments = [inputs, *start, *weights]
     with tf.GradientTape() as tape:
         tape.watch(arguments)
-        outputs, h, c = padded_lstm(inputs, start[0], start[1], weights, packing)
-        mask = tf.sequence_mask(packing.lengths, tf.shape(outputs)[1])[:, :, None]
-        results = [tf.where(mask, outputs, 0.0), h, c]
+        h, c = start
+        kernel, recurrent, bias = weights
+        outputs, h, c = lstm_sequence(pack(inputs, packing), h, c, kernel, recurrent, bias, packing)
+        mask = tf.sequence_mask(packing.lengths, tf.shape(inputs)[1])[:, :, None]
+        results = [tf.where(mask, unpack(outputs, packing), 0.0), h, c]
     return [*results, *tape.gradient(results, arguments, output_gradients=upstream)]
 
 
@@ -48,7 +41,7 @@ def lstm_graph() -> Any:
     """`lstm_gradients` as a graph for batches of all shapes."""
     states = [tf.TensorSpec([None, UNITS])] * 2
     weights = [tf.TensorSpec([size, 4 * UNITS]) for size in (FEATURES, UNITS)] + [tf.TensorSpec([4 * UNITS])]
-    packing = specs_of(packing_of(np.array([1]), 1))
+    packing = unsized_specs(compute_packing(np.array([1]), 1))
     signature = [tf.TensorSpec([None, None, FEATURES]), states, weights, packing]
     signature.append([tf.TensorSpec([None, None, UNITS]), *states])
     return tf.function(lstm_gradients, input_signature=signature, autograph=False)
@@ -72,32 +65,11 @@ def test_outputs_and_gradients_equal_keras_in_one_graph(lstm_graph: Any, rows: i
         expected = [tf.where(mask[:, :, None], outputs, 0.0), *states]
     expected += tape.gradient(expected, [inputs, h, c, *weights], output_gradients=upstream)
     tensors = [tf.convert_to_tensor(weight) for weight in weights]
-    packing = packing_of(lengths, time)
+    packing = compute_packing(lengths, time)
     assert len(packing.to_packed) % MULTIPLE == 0 < packing.fillers
     actual = lstm_graph(inputs, [h, c], tensors, packing, upstream)
     for a, b in zip(actual, expected, strict=True):
         np.testing.assert_allclose(a, b, atol=2e-5, rtol=2e-5)
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.02), ("float16", 0.003)])
-def test_rounded_products_change_outputs_and_gradients_little(dtype: str, tolerance: float) -> None:
-    """The change, relative to the norm of each tensor, is about the rounding error of a factor."""
-    rng = np.random.default_rng(2)
-    shapes = [(6, 9, 32), (6, 24), (6, 24), (32, 96), (24, 96), (96,)]
-    values = [tf.constant(0.2 * rng.normal(size=shape), tf.float32) for shape in shapes]
-    packing = packing_of(rng.integers(1, 10, 6), 9)
-
-    def gradients(dtype: str) -> list[tf.Tensor]:
-        with tf.GradientTape() as tape:
-            tape.watch(values)
-            inputs, h, c, *weights = values
-            results = padded_lstm(inputs, h, c, weights, packing, dtype)
-            assert {x.dtype for x in results} == {tf.float32}
-            loss = tf.add_n([tf.reduce_sum(tf.sin(x)) for x in results])
-        return [*results, *tape.gradient(loss, values)]
-
-    for exact, rounded in zip(gradients("float32"), gradients(dtype), strict=True):
-        assert 0 < tf.norm(exact - rounded) < tolerance * tf.norm(exact)
 
 
 ROWS, TIME = 3, 4
@@ -119,8 +91,8 @@ def recorded_arguments(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_arguments_of_cudnn_equal_those_of_keras(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keras has the lengths from a mask; all other arguments are equal, too, to the bit."""
+def test_cudnn_arguments_equal_keras(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All arguments are equal to the bit, including the lengths, which Keras derives from a mask."""
     rng = np.random.default_rng(1)
     layer = recurrent_layer(cell, FEATURES, UNITS)
     layer.use_cudnn = True
@@ -141,7 +113,7 @@ def test_arguments_of_cudnn_equal_those_of_keras(cell: str, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("bfloat16", tf.float32), ("float16", tf.float16)])
-def test_cudnn_computes_in_a_type_that_it_has(precision: str, dtype: tf.DType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cudnn_computes_in_a_supported_dtype(precision: str, dtype: tf.DType, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = recorded_arguments(monkeypatch)
     x, h = tf.ones([ROWS, TIME, FEATURES]), tf.ones([ROWS, UNITS])
     weights = tf.ones([FEATURES, 4 * UNITS]), tf.ones([UNITS, 4 * UNITS]), tf.ones([4 * UNITS])
@@ -151,9 +123,9 @@ def test_cudnn_computes_in_a_type_that_it_has(precision: str, dtype: tf.DType, m
 
 
 def test_decoder_runs_all_rows_to_the_same_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody uses its last state, and cuDNN is faster with equal lengths."""
+    """Its final state is not used, and cuDNN is faster with equal lengths."""
     emulate_gpu(monkeypatch)
-    model = built_model(ModelSettings(rnn_size=8, embedding_size=6, num_layers=1, bidirectional=False), 17, 1)
+    model = build_model(ModelSettings(rnn_size=8, embedding_size=6, num_layers=1, bidirectional=False), 17, 1)
     calls = recorded_arguments(monkeypatch)
     model(model.sequences(np.array([[7, 8, 9], [4, 0, 0]])), model.sequences(np.array([[1, 5], [1, 0]])))
     assert [np.asarray(call["sequence_lengths"]).tolist() for call in calls] == [[3, 1], [2, 2]]

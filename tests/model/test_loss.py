@@ -10,9 +10,9 @@ import tensorflow as tf
 from hypothesis import given, settings
 
 from chatbot.model import loss, operations
-from chatbot.model.loss import LOGITS, LossSize, logits_in, projection_loss
+from chatbot.model.loss import LOGITS, LossSize, max_logits_for, projection_loss
 from chatbot.model.operations import matmul
-from chatbot.model.seq2seq import SILENCE
+from chatbot.model.seq2seq import UNGENERATED_BIAS
 
 Values = tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]
 
@@ -35,7 +35,7 @@ def random_values(tokens: int, units: int, vocabulary: int, seed: int, mixes: bo
 def plain(
     values: list[tf.Tensor], targets: tf.Tensor, weights: tf.Tensor, smoothing: float = 0.0, silent: int = 0
 ) -> list[tf.Tensor]:
-    """silent: the number of the first ids, whose tokens are never said."""
+    """Compute the loss and gradients with Keras. silent: the number of first ids that are never generated."""
     by_keras = keras.losses.CategoricalCrossentropy(from_logits=True, reduction="none")
     with tf.GradientTape() as tape:
         tape.watch(values)
@@ -81,7 +81,7 @@ def chunked(
 def test_chunked_loss_and_gradients_equal_plain_loss(
     tokens: int, units: int, vocabulary: int, chunk: int, smoothing: float | None, seed: int
 ) -> None:
-    """With label smoothing, or where it is None of a mixture."""
+    """smoothing None: with a mixture in place of label smoothing."""
     values, targets, weights = random_values(tokens, units, vocabulary, seed, mixes=smoothing is None)
     results = chunked(values, targets, weights, "float32", chunk, smoothing or 0.0)
     for actual, expected in zip(results, plain(values, targets, weights, smoothing or 0.0), strict=True):
@@ -106,7 +106,7 @@ def test_loss_and_gradients_on_any_device_equal_plain_loss(
     on_gpu: bool, dtype: str, tolerance: float, deterministic: bool, scale: float, smoothing: float | None,
     silent: int, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Where probabilities underflow, too, and where tokens are never said.
+    """Includes underflowing probabilities, and tokens that are never generated.
 
     The fused operation has no deterministic kernel on GPUs.
     """
@@ -114,7 +114,7 @@ def test_loss_and_gradients_on_any_device_equal_plain_loss(
         monkeypatch.setattr(module, "is_op_determinism_enabled", lambda: deterministic)
     values, targets, weights = random_values(40, 3, 70, seed=1, mixes=smoothing is None)
     values[0] *= tf.where(tf.range(40) % 2 == 0, scale, 1.0)[:, None]
-    values[2], targets = tf.where(tf.range(70) < silent, SILENCE, values[2]), tf.maximum(targets, silent)
+    values[2], targets = tf.where(tf.range(70) < silent, UNGENERATED_BIAS, values[2]), tf.maximum(targets, silent)
     results = chunked(values, targets, weights, dtype, 700, smoothing or 0.0, silent, on_gpu)
     assert not any(tf.math.count_nonzero(gradient[:silent]) for gradient in results[2:4])
     for actual, expected in zip(results, plain(values, targets, weights, smoothing or 0.0, silent), strict=True):
@@ -126,19 +126,20 @@ def test_loss_and_gradients_on_any_device_equal_plain_loss(
 
 @pytest.mark.parametrize(("most_tokens", "loops"), [(None, 1), (35, 1), (30, 0)])
 def test_no_loop_if_every_call_is_one_chunk(most_tokens: int | None, loops: int) -> None:
-    """A chunk of 30 tokens. On a GPU, the host would wait for the condition of a loop."""
+    """A chunk has 30 tokens. On a GPU, the host would wait for the condition of a loop."""
 
     @tf.function(autograph=False)
     def loss(attended: tf.Tensor) -> tf.Tensor:
         _, embeddings, bias = random_values(1, 3, 10, seed=1)[0]
         targets, weights = tf.zeros(tf.shape(attended)[0], tf.int64), tf.ones(tf.shape(attended)[0])
-        return projection_loss(attended, embeddings, bias, targets, weights, size=LossSize(300, most_tokens))
+        size = LossSize(300, most_tokens)
+        return projection_loss(attended, embeddings, bias, targets, weights, "float32", size, (), None, on_gpu=False)
 
     graph = loss.get_concrete_function(tf.TensorSpec([None, 3])).graph
     assert sum("While" in op.type for op in graph.get_operations()) == loops
 
 
-def test_no_product_is_larger_than_a_chunk_which_follows_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_product_is_larger_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a vocabulary of 50, a chunk of 100 logits is two tokens."""
     shapes: list[tuple[int, ...]] = []
 
@@ -151,8 +152,8 @@ def test_no_product_is_larger_than_a_chunk_which_follows_the_memory(monkeypatch:
     chunked(*random_values(65, 2, 50, seed=1), "float32", 100)
     # The last one has the logits of underflowed targets: none.
     assert {shape for shape in shapes if 50 in shape} == {(2, 50), (1, 50), (50, 2), (0, 50)}
-    assert logits_in(None) == LOGITS < logits_in(80 << 30) / 50
-    assert 3 * 4 * logits_in(8 << 30) < (8 << 30) / 4
+    assert max_logits_for(None) == LOGITS < max_logits_for(80 << 30) / 50
+    assert 3 * 4 * max_logits_for(8 << 30) < (8 << 30) / 4
 
 
 def test_loss_of_nan_and_inf_is_not_finite() -> None:

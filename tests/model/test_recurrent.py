@@ -6,19 +6,19 @@ import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
 from chatbot.model.recurrent import Dropout, Stack
-from chatbot.model.sequences import pack, sequences_of, unpack
+from chatbot.model.sequences import make_sequences, pack, unpack
 
 LENGTHS = np.array([4, 2, 3])
 
 
 @pytest.mark.parametrize(("cell", "residual"), [("lstm", True), ("lstm", False), ("gru", True)])
 def test_stack_equals_its_layers_one_after_another(cell: str, residual: bool) -> None:
-    settings = ModelSettings(cell=cell, num_layers=3, residual=residual)
-    stack, packed = Stack(settings, 3, 5, 6, 100), cell == "lstm"
+    settings = ModelSettings(cell=cell, num_layers=3, embedding_size=5, residual=residual)
+    stack, packed = Stack(settings, 6, 100), cell == "lstm"
     rng = np.random.default_rng(1)
     for weight in stack.trainable_variables:
         weight.assign(rng.normal(size=weight.shape))
-    sequences = sequences_of(np.where(np.arange(4) < LENGTHS[:, None], 1, 0), packed)
+    sequences = make_sequences(np.where(np.arange(4) < LENGTHS[:, None], 1, 0), packed)
     inputs = rng.normal(size=(3, 4, 5)).astype(np.float32)
     tokens = pack(tf.constant(inputs), sequences.packing) if packed else tf.constant(inputs)
     outputs, _ = stack(tokens, stack.zero_states(3, tf.float32), sequences, None)

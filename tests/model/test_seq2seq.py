@@ -10,11 +10,10 @@ import tensorflow as tf
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD
-from chatbot.decoding.ngrams import ngrams_of
-from chatbot.errors import UserError
+from chatbot.decoding.ngrams import count_ngrams
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import unpack
-from chatbot.training.new_model import built_model, start_from_frequencies
+from chatbot.training.new_model import build_model, start_from_frequencies
 from tests.model.small_transformer import TRANSFORMER
 from tests.tiny_models import enlarge
 
@@ -46,8 +45,8 @@ def all_logits(model: Seq2Seq, source: list, target_in: list) -> np.ndarray:
 
 @pytest.mark.parametrize("settings", KINDS, ids=NAMES)
 def test_decoding_step_by_step_equals_teacher_forcing_of_padded_rows(settings: ModelSettings) -> None:
-    """Padding changes nothing, and hypotheses of a row, with one memory a row, are rows with the same question."""
-    model = built_model(settings, VOCABULARY, SEED)
+    """Padding changes nothing. Hypotheses that share a memory decode like separate rows with the same question."""
+    model = build_model(settings, VOCABULARY, SEED)
     source, target_in = [[7, 8, 9, PAD], [4, 5, PAD, PAD]], [[BOS, 5, 6, 7, PAD], [BOS, 8, 4, 9, 5]]
     all_at_once = all_logits(model, source, target_in)
     np.testing.assert_allclose(all_at_once[0, :4], all_logits(model, [[7, 8, 9]], [[BOS, 5, 6, 7]])[0], atol=1e-5)
@@ -63,8 +62,8 @@ def test_decoding_step_by_step_equals_teacher_forcing_of_padded_rows(settings: M
 
 @pytest.mark.parametrize("name", ["lstm-residual-untied", "gru-bahdanau-copy", "transformer-copy-untied"])
 def test_gradients_of_a_loss_with_dropout_equal_finite_differences(name: str) -> None:
-    """In random directions of all weights."""
-    model = built_model(dataclasses.replace(SMALL, **CHOICES[name], keep_prob=0.8), VOCABULARY, SEED)
+    """Checks random directions in the space of all weights."""
+    model = build_model(dataclasses.replace(SMALL, **CHOICES[name], keep_prob=0.8), VOCABULARY, SEED)
     enlarge(model)
     rows = [[7, 8, 9], [4, 5, PAD]], [[BOS, 5, 7], [BOS, 8, PAD]]
     source, target_in = (model.sequences(np.array(ids)) for ids in rows)
@@ -91,11 +90,11 @@ def test_gradients_of_a_loss_with_dropout_equal_finite_differences(name: str) ->
         assert (values[0] - values[1]) / 2 == pytest.approx(analytic, rel=0.005, abs=5e-5)
 
 
-def test_a_model_that_is_frozen_computes_alike_by_copies() -> None:
-    """Of the projection and of the n-grams, which all graphs share."""
+def test_frozen_model_computes_the_same() -> None:
+    """It uses copies of the projection and of the n-grams, which all graphs share."""
     rows = np.random.default_rng(1).integers(5, VOCABULARY, (200, 6))
-    ngrams = ngrams_of([Ragged.from_rows(rows.tolist())], VOCABULARY, 3)
-    model = built_model(dataclasses.replace(SMALL, ngrams=3), VOCABULARY, seed=1, ngrams=ngrams)
+    ngrams = count_ngrams([Ragged.from_rows(rows.tolist())], VOCABULARY, 3)
+    model = build_model(dataclasses.replace(SMALL, ngrams=3), VOCABULARY, seed=1, ngrams=ngrams)
     largest = max(len(order.ids) for order in ngrams.orders)
     state, found = model.encode(model.sequences(np.array([[5, 6]]))), []
     for number in (0, 1):
@@ -116,7 +115,7 @@ def test_weights_are_a_function_of_the_seed_and_drawn_independently() -> None:
     first, again, other = (
         [
             weight.numpy().tobytes()
-            for weight in built_model(settings, VOCABULARY, seed).trainable_variables
+            for weight in build_model(settings, VOCABULARY, seed).trainable_variables
             if weight.name != "bias"
         ]
         for seed in (1, 1, 2)
@@ -126,11 +125,11 @@ def test_weights_are_a_function_of_the_seed_and_drawn_independently() -> None:
     assert len({*first}) == len(first)
 
 
-def test_products_that_are_computed_as_one_are_drawn_as_several() -> None:
-    """Queries, keys and values of a layer, and keys and values of all layers: each has its own variance."""
+def test_fused_projections_are_drawn_separately() -> None:
+    """Each fused part has its own variance: queries, keys and values of a layer, and keys and values of all layers."""
     settings = ModelSettings(**{**TRANSFORMER, "embedding_size": 64, "num_layers": 3})
     fused = [
-        w for w in built_model(settings, VOCABULARY, SEED).trainable_variables if w.shape in ((64, 192), (64, 384))
+        w for w in build_model(settings, VOCABULARY, SEED).trainable_variables if w.shape in ((64, 192), (64, 384))
     ]
     assert len(fused) == 7
     for weight in fused:
@@ -140,7 +139,7 @@ def test_products_that_are_computed_as_one_are_drawn_as_several() -> None:
 
 def test_bias_starts_at_the_log_frequencies_of_the_replies() -> None:
     """Two shards of three replies. The tokens 8 and 9 occur once."""
-    model = built_model(SMALL, VOCABULARY, SEED)
+    model = build_model(SMALL, VOCABULARY, SEED)
     targets = [Ragged.from_rows(rows) for rows in ([[7, 7, 8], [7]], [[9, 7]])]
     start_from_frequencies(model, [EncodedPairs.question_to_answer(rows, rows, rows.lengths) for rows in targets])
     counts = dict.fromkeys(range(VOCABULARY), 0) | {7: 4, 8: 1, 9: 1, EOS: 3}
@@ -150,7 +149,7 @@ def test_bias_starts_at_the_log_frequencies_of_the_replies() -> None:
 
 def test_each_direction_of_the_encoder_ends_with_its_last_state() -> None:
     """The forward half of the memory ends at the last token of a question, the backward half at the first."""
-    model = built_model(SMALL, VOCABULARY, SEED)
+    model = build_model(SMALL, VOCABULARY, SEED)
     source = model.sequences(np.array([[7, 8, 9, 10], [7, 8, PAD, PAD]]))
     memory, states = model.encoder(model.embed(source.ids), source, None)
     half, last_h = SMALL.rnn_size // 2, states[-1][0]
@@ -158,16 +157,3 @@ def test_each_direction_of_the_encoder_ends_with_its_last_state() -> None:
         np.testing.assert_allclose(memory[row, length - 1, :half], last_h[row, :half], atol=1e-6)
         np.testing.assert_allclose(memory[row, 0, half:], last_h[row, half:], atol=1e-6)
         assert np.abs(memory[row, 1, half:] - last_h[row, half:]).max() > 1e-4
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"architecture": "transformer", "heads": 3}, "--heads 3: must divide --embedding-size 256, an even number"),
-        ({"architecture": "transformer", "heads": 3, "embedding_size": 33}, "--heads 3: must divide --embedding-size"),
-        ({"copy": True, "attention": "none"}, "--copy: needs attention"),
-    ],
-)
-def test_settings_that_do_not_fit_together_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=f"^{message}"):
-        ModelSettings(**changes)

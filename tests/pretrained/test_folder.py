@@ -16,12 +16,13 @@ from chatbot.attempts.settings import settings_over_config
 from chatbot.config.form import Form
 from chatbot.config.model import ModelSettings
 from chatbot.errors import UserError
-from chatbot.model.seq2seq import SILENCE, UNSPOKEN, Seq2Seq
+from chatbot.model.seq2seq import UNGENERATED_BIAS, UNGENERATED_IDS, Seq2Seq
 from chatbot.pretrained.families import settings_of
-from chatbot.pretrained.folder import CONFIG, INDEX, WEIGHTS, PretrainedModel, pretrained_model
+from chatbot.pretrained.folder import CONFIG, INDEX, WEIGHTS, pretrained_model
 from chatbot.pretrained.weights import read_weights
+from tests.pretrained.tokenizer_files import MODELS, model_in
 
-MODELS = Path(__file__).parent / "models"
+MISSING = object()
 ROWS = np.array([1, 2, 2, 0, -1, *range(3, 41)])
 
 
@@ -31,25 +32,13 @@ def bart(tmp_path: Path) -> Path:
     return Path(shutil.copytree(MODELS / "bart", tmp_path / "bart"))
 
 
-def config_of(folder: Path) -> dict[str, Any]:
-    """Its config.json."""
-    return dict(json.loads((folder / CONFIG).read_text()))
-
-
-def model_in(folder: Path) -> PretrainedModel:
-    """The pretrained model of a folder."""
-    model = pretrained_model(str(folder))
-    assert model is not None
-    return model
-
-
 def empty_model(folder: Path) -> Seq2Seq:
-    """A model of its sizes, whose weights are not read."""
-    return Seq2Seq(ModelSettings(**settings_of(config_of(folder), "config.json"), max_length=19), len(ROWS))
+    """Return a model with the sizes of a pretrained one, without its weights."""
+    return Seq2Seq(ModelSettings(**settings_of(model_in(folder).config, "config.json"), max_length=19), len(ROWS))
 
 
-def test_settings_are_those_of_the_model(bart: Path) -> None:
-    values = settings_of(config_of(bart), "config.json")
+def test_settings_come_from_config_json(bart: Path) -> None:
+    values = settings_of(model_in(bart).config, "config.json")
     assert {name: value for name, value in values.items() if name != "form"} == {
         "architecture": "transformer",
         "embedding_size": 12,
@@ -59,13 +48,13 @@ def test_settings_are_those_of_the_model(bart: Path) -> None:
         "keep_prob": 0.8,
     }
     assert values["form"].decoder_layers == 1
-    assert settings_of({**config_of(bart), "architectures": 3}, "config.json") == values  # as transformers
+    assert settings_of({**model_in(bart).config, "architectures": 3}, "config.json") == values  # as transformers
     assert values["form"].longest == 19
-    t5 = settings_of(config_of(MODELS / "t5"), "config.json")["form"]
+    t5 = settings_of(model_in(MODELS / "t5").config, "config.json")["form"]
     assert (t5.head_size, t5.buckets, t5.farthest, t5.scaled_output, t5.gated) == (5, 6, 8, True, False)
-    gated = settings_of(config_of(MODELS / "t5-gated"), "config.json")["form"]
+    gated = settings_of(model_in(MODELS / "t5-gated").config, "config.json")["form"]
     assert (gated.scaled_output, gated.gated, gated.activation) == (False, True, "gelu_tanh")
-    old = {**config_of(MODELS / "t5-gated"), "tie_word_embeddings": False, "num_decoder_layers": None}
+    old = {**model_in(MODELS / "t5-gated").config, "tie_word_embeddings": False, "num_decoder_layers": None}
     del old["scale_decoder_outputs"]  # as earlier versions of transformers write it
     form = settings_of(old, "config.json")["form"]
     assert not form.scaled_output
@@ -73,13 +62,8 @@ def test_settings_are_those_of_the_model(bart: Path) -> None:
     for name in ("feed_forward_proj", "relative_attention_max_distance", "layer_norm_epsilon", "tie_word_embeddings"):
         del old[name]
     form = settings_of(old, "config.json")["form"]  # what transformers take for granted
-    assert (form.activation, form.gated, form.farthest, form.epsilon, form.scaled_output) == (
-        "relu",
-        False,
-        128,
-        1e-6,
-        True,
-    )
+    assert (form.activation, form.gated, form.scaled_output) == ("relu", False, True)
+    assert (form.farthest, form.epsilon) == (128, 1e-6)
     form = settings_of({**old, "model_type": "mt5"}, "config.json")["form"]
     assert (form.activation, form.gated, form.scaled_output) == ("gelu_tanh", True, False)
 
@@ -87,36 +71,31 @@ def test_settings_are_those_of_the_model(bart: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "gpt2"}, "model_type 'gpt2' is not known; known are bart, mbart, t5, mt5"),
+        ({"model_type": "gpt2"}, "model_type 'gpt2' is not supported; choose one of bart, mbart, t5, mt5"),
         ({"d_model": None}, "--embedding-size|d_model"),
         ({"d_model": -3}, "d_model -3: must be at least 1"),
         ({"encoder_layers": 1.5}, "encoder_layers 1.5: expected a whole number"),
         ({"decoder_layers": 10**9}, "decoder_layers 1000000000 is not allowed"),
         ({"max_position_embeddings": "many"}, "rows 'many' is not allowed"),
         ({"decoder_ffn_dim": 11}, "encoder_ffn_dim and decoder_ffn_dim differ, which is not supported; choose another"),
-        ({"activation_function": "mish"}, "activation mish is not known; known are relu, gelu, gelu_new, silu"),
-        ({"activation_function": None}, "activation None is not known"),
-        ({"model_type": ["bart"]}, "is not known; known are bart"),
+        ({"activation_function": "mish"}, "activation mish is not supported; choose one of relu, gelu, gelu_new, silu"),
+        ({"activation_function": None}, "activation None is not supported"),
+        ({"model_type": ["bart"]}, "is not supported; choose one of bart"),
         (
             {"architectures": ["CPTForConditionalGeneration"]},
-            "architecture CPTForConditionalGeneration is not known; known are those of bart, mbart, t5, mt5$",
+            "architecture CPTForConditionalGeneration is not supported; choose one of bart, mbart, t5, mt5$",
         ),
-        ({"dropout": 1}, "dropout 1 is not from 0 to 1"),
+        ({"dropout": 1}, "dropout 1 must be from 0 to below 1"),
         ({"scale_embedding": "yes"}, "scaled_embedding 'yes' is not allowed"),
+        ({"encoder_layers": MISSING}, "no encoder_layers; restore the file"),
     ],
 )
-def test_settings_that_cannot_be_used(bart: Path, changes: dict[str, Any], message: str) -> None:
+def test_unusable_settings_are_refused(bart: Path, changes: dict[str, Any], message: str) -> None:
+    config = {name: value for name, value in {**model_in(bart).config, **changes}.items() if value is not MISSING}
     with pytest.raises(UserError, match=message) as raised:
-        settings_of({**config_of(bart), **changes}, "there/config.json")
+        settings_of(config, "there/config.json")
     assert str(raised.value).startswith("there/config.json: ")
     assert len(str(raised.value)) < 200
-
-
-def test_a_setting_that_is_missing(bart: Path) -> None:
-    config = config_of(bart)
-    del config["encoder_layers"]
-    with pytest.raises(UserError, match=r"^there: no encoder_layers; restore the file"):
-        settings_of(config, "there")
 
 
 @pytest.mark.parametrize(
@@ -135,21 +114,19 @@ def test_a_setting_that_is_missing(bart: Path) -> None:
     ],
     ids=str,
 )
-def test_forms_that_a_file_cannot_have(values: Any) -> None:
+def test_invalid_forms_are_refused(values: Any) -> None:
     with pytest.raises(UserError, match=r"^form: "):
-        Form.of(values)
+        Form.from_values(values)
 
 
-def test_what_excludes_a_pretrained_model(bart: Path) -> None:
-    values = settings_of(config_of(bart), "config.json")
+def test_position_table_limits_max_length(bart: Path) -> None:
+    values = settings_of(model_in(bart).config, "config.json")
     assert ModelSettings(**values, max_length=19).max_length == 19
-    with pytest.raises(UserError, match=r"--max-length 20: the pretrained model has 19 places; give at most that$"):
+    with pytest.raises(UserError, match=r"--max-length 20: the pretrained model has 19 positions; give at most 19$"):
         ModelSettings(**values, max_length=20)
-    with pytest.raises(UserError, match=r"--copy: a pretrained model has none; leave it out$"):
-        ModelSettings(**values, max_length=19, copy=True)
 
 
-def test_a_name_of_an_attempt_and_of_a_model_is_asked_for(bart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ambiguous_name_is_refused(bart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(bart.parent)
     (bart / "vocab.txt").touch()
     other = Path("checkpoints/bart")
@@ -163,12 +140,12 @@ def test_a_name_of_an_attempt_and_of_a_model_is_asked_for(bart: Path, monkeypatc
 
 
 def test_settings_of_a_run(bart: Path) -> None:
-    """Beside those of the model."""
+    """Includes settings of training and of the tokenizer."""
     (bart / "vocab.txt").touch()
     values = model_in(bart).settings()
     assert values["dictionary"] == str(bart / "vocab.txt")
     (bart / "tokenizer.json").touch()
-    of_model = settings_of(config_of(bart), "config.json")
+    of_model = settings_of(model_in(bart).config, "config.json")
     assert model_in(bart).settings() == {
         **of_model,
         "tied_embeddings": True,
@@ -181,11 +158,11 @@ def test_settings_of_a_run(bart: Path) -> None:
     rewrite(lambda x: x.update({"lm_head.weight": x["model.shared.weight"][:9]}))(bart)
     assert model_in(bart).has_projection()
     values = {**of_model, "tied_embeddings": False, "max_length": 19}
-    with pytest.raises(UserError, match=r"lm_head.weight is \[9, 12\], not of the tokens that the tokenizer has"):
+    with pytest.raises(UserError, match=r"lm_head.weight is \[9, 12\], which does not fit the tokenizer"):
         read_weights(Seq2Seq(ModelSettings(**values), len(ROWS)), model_in(bart), ROWS)
 
 
-def test_folders_that_are_none(tmp_path: Path, bart: Path) -> None:
+def test_other_folders_are_not_pretrained_models(tmp_path: Path, bart: Path) -> None:
     for content in (None, "{", "[1]", '{"rnn_size": 8}'):  # the last one of an attempt
         if content is not None:
             (tmp_path / CONFIG).write_text(content)
@@ -201,8 +178,8 @@ def test_folders_that_are_none(tmp_path: Path, bart: Path) -> None:
         model_in(bart).settings()
 
 
-def test_a_name_is_fetched_by_huggingface_hub(bart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or taken from what it has fetched before. What is there, and other names, are folders."""
+def test_model_id_is_downloaded(bart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Existing paths and other names are folders."""
     asked: list[tuple[str, dict[str, Any]]] = []
 
     def fetch(name: str, **options: Any) -> str:
@@ -223,7 +200,7 @@ def test_a_name_is_fetched_by_huggingface_hub(bart: Path, monkeypatch: pytest.Mo
         assert pretrained_model(name) is None
     pretrained_model("fnlp/bart-base")
     assert len(asked) == 1  # a start asks several times
-    message = r"--init-from a/b: no such folder, and it cannot be fetched \(404 Client Error. \(Request ID: 1\)\)$"
+    message = r"--init-from a/b: no such folder, and the download failed \(404 Client Error. \(Request ID: 1\)\)$"
     with pytest.raises(UserError, match=message):
         pretrained_model("a/b")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
@@ -243,7 +220,7 @@ def rewrite(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
 
 
 def shard(file: Any) -> Callable[[Path], None]:
-    """Say in an index that all tensors are in a file."""
+    """Write an index that names one file for all tensors."""
 
     def run(folder: Path) -> None:
         names = [*load_file(folder / WEIGHTS)]
@@ -254,7 +231,7 @@ def shard(file: Any) -> Callable[[Path], None]:
 
 
 def truncate(folder: Path) -> None:
-    """Leave out the end of the tensors."""
+    """Truncate the file of the tensors."""
     content = (folder / WEIGHTS).read_bytes()
     (folder / WEIGHTS).write_bytes(content[:-100])
 
@@ -271,17 +248,17 @@ FC1 = "model.encoder.layers.1.fc1.weight"
             r"no model.safetensors; load the model with transformers, such as from pytorch_model.bin, and save it",
         ),
         (rewrite(lambda x: x.pop(FC1)), rf"no tensor {FC1}; copy"),
-        (rewrite(lambda x: x.update(more=x[FC1])), r"model.safetensors: more is not known in such a model; choose"),
-        (rewrite(lambda x: x.update({FC1: x[FC1][:9]})), rf"{FC1} is \[9, 12\], not as config.json says; copy"),
-        (rewrite(lambda x: x.update({FC1: x[FC1].ravel()})), rf"{FC1} is \[120\], not as config.json says"),
+        (rewrite(lambda x: x.update(more=x[FC1])), r"model.safetensors: the model has an unknown tensor more; choose"),
+        (rewrite(lambda x: x.update({FC1: x[FC1][:9]})), rf"{FC1} is \[9, 12\], which does not fit config.json; copy"),
+        (rewrite(lambda x: x.update({FC1: x[FC1].ravel()})), rf"{FC1} is \[120\], which does not fit config.json"),
         (
             rewrite(lambda x: x.update(final_logits_bias=x["final_logits_bias"].ravel())),
-            r"final_logits_bias is \[41\], not as config.json says",
+            r"final_logits_bias is \[41\], which does not fit config.json",
         ),
         (rewrite(lambda x: x.update({FC1: x[FC1].astype(np.int32)})), rf"{FC1} is of type int32; copy"),
         (
             rewrite(lambda x: x.update({"model.shared.weight": x["model.shared.weight"][:40]})),
-            r"model.shared.weight is \[40, 12\], not of the tokens that the tokenizer has",
+            r"model.shared.weight is \[40, 12\], which does not fit the tokenizer",
         ),
         (
             rewrite(lambda x: x.update({"lm_head.weight": x["model.shared.weight"] + 1})),
@@ -292,14 +269,14 @@ FC1 = "model.encoder.layers.1.fc1.weight"
         (shard(".."), r"is in '..', outside the folder"),
         (shard(""), r"is in '', outside the folder"),
         (shard(3), r"is in 3, outside the folder"),
-        (shard("a\nb"), r" in 'a\\nb' is no name; copy"),
-        (shard("\ud800"), r" in '\\ud800' is no name; copy"),
+        (shard("a\nb"), r" in 'a\\nb' is not a valid name; copy"),
+        (shard("\ud800"), r" in '\\ud800' is not a valid name; copy"),
         (shard("gone.safetensors"), r"gone.safetensors: .* cannot be read"),
         (lambda folder: (folder / INDEX).write_text("{}"), r"index.json: cannot be read \('weight_map'\); copy"),
     ],
 )
-def test_tensors_that_cannot_be_used(bart: Path, damage: Callable[[Path], None], message: str) -> None:
-    """No weight of the model has changed."""
+def test_unusable_tensors_are_refused(bart: Path, damage: Callable[[Path], None], message: str) -> None:
+    """The weights of the model do not change."""
     model = empty_model(bart)
     damage(bart)
     with pytest.raises(UserError, match=message) as raised:
@@ -310,7 +287,7 @@ def test_tensors_that_cannot_be_used(bart: Path, damage: Callable[[Path], None],
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 def test_shards_half_precision_and_copies_of_the_embedding(bart: Path, dtype: Any) -> None:
-    """As larger models are pretrained, and as earlier versions of transformers wrote them."""
+    """Large models have shards of half precision; earlier versions of transformers wrote copies of the embedding."""
     model = empty_model(bart)
     read_weights(model, model_in(bart), ROWS)
     expected = [variable.numpy() for variable in model.trainable_variables]
@@ -330,7 +307,7 @@ def test_shards_half_precision_and_copies_of_the_embedding(bart: Path, dtype: An
 
 
 def test_tensors_of_a_model_without_an_output(bart: Path) -> None:
-    """Whose names are shorter; and what transformers do not read in older files."""
+    """Their names have no prefix. Tensors that transformers ignores are ignored."""
     model = empty_model(bart)
     read_weights(model, model_in(bart), ROWS)
     expected: dict[str, Any] = {variable.path: variable.numpy() for variable in model.trainable_variables}
@@ -340,10 +317,10 @@ def test_tensors_of_a_model_without_an_output(bart: Path) -> None:
     unread = dict.fromkeys(("encoder.version", "decoder.version", scores), np.ones(1, np.float32))
     save_file({**bare, **unread}, bart / WEIGHTS)
     read_weights(model, model_in(bart), ROWS)
-    bias = np.where([i in UNSPOKEN for i in range(len(ROWS))], np.float32(SILENCE), np.float32(0))
+    bias = np.where([i in UNGENERATED_IDS for i in range(len(ROWS))], np.float32(UNGENERATED_BIAS), np.float32(0))
     expected[model.bias.path] = bias
     for variable in model.trainable_variables:
         np.testing.assert_array_equal(variable, expected[variable.path], err_msg=variable.path)
     save_file({name: x for name, x in bare.items() if name != "shared.weight"}, bart / WEIGHTS)
-    with pytest.raises(UserError, match=r"decoder.embed_positions.weight is not known in such a model"):
+    with pytest.raises(UserError, match=r"the model has an unknown tensor decoder.embed_positions.weight"):
         read_weights(model, model_in(bart), ROWS)

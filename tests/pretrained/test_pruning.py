@@ -17,19 +17,18 @@ from chatbot.durable import read_json, write_json
 from chatbot.errors import UserError
 from chatbot.flags import compose
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.pretrained.folder import CONFIG, TOKENIZER, WEIGHTS, PretrainedModel, pretrained_model
+from chatbot.pretrained.folder import CONFIG, TOKENIZER, WEIGHTS, PretrainedModel
 from chatbot.pretrained.pruning import write_pruned
 from chatbot.pretrained.tokens import piece_vocabulary
 from chatbot.pretrained.weights import read_weights
-from tests.commands import ROOT
 from tests.pretrained.test_tokens import MORE, TEXTS
-from tests.pretrained.tokenizer_files import save, tokenizer_of
+from tests.pretrained.tokenizer_files import MODELS, model_in, save, tokenizer_of
 
 OF_TOKENS = {"model.shared.weight": 0, "model.encoder.embed_tokens.weight": 0, "lm_head.weight": 0}
 
 
 def model_of(folder: Path) -> PretrainedModel:
-    """A model whose tensors of tokens have the id in each row, and one of no tokens."""
+    """Write a model where each row of a token contains its id, with one other tensor."""
     made, config = tokenizer_of("Metaspace", [*TEXTS, *MORE[:2]], 1500)
     save(made, folder)
     size = config["vocab_size"]
@@ -42,7 +41,18 @@ def model_of(folder: Path) -> PretrainedModel:
     return PretrainedModel(folder, config)
 
 
-def test_used_tokens_stay_as_they_were_and_spell_the_others(tmp_path: Path) -> None:
+def save_unigram(folder: Path, pieces: list[str], special: list[str], template: str, unknown: int) -> Tokenizer:
+    """Write a Unigram tokenizer like T5's that uses "ab" only if it has no other pieces."""
+    made = Tokenizer(models.Unigram([(piece, -9.0 if piece == "ab" else -1.0) for piece in pieces], unknown))
+    made.decoder = decoders.Metaspace()
+    made.add_special_tokens(special)
+    around = [(piece, pieces.index(piece)) for piece in template.split() if piece in pieces]
+    made.post_processor = processors.TemplateProcessing(template, None, around)
+    save(made, folder)
+    return made
+
+
+def test_kept_texts_are_tokenised_as_before_and_others_are_spelled(tmp_path: Path) -> None:
     model, pruned = model_of(tmp_path / "whole"), tmp_path / "pruned"
     pruned.mkdir()
     before = open_tokenizer(model.tokenizer())
@@ -77,16 +87,10 @@ def test_used_tokens_stay_as_they_were_and_spell_the_others(tmp_path: Path) -> N
     assert (config["bos_token_id"], config["dtype"], "torch_dtype" in config) == (None, "float32", False)
 
 
-def test_what_cannot_be_spelled_stays(tmp_path: Path) -> None:
-    """Also bytes, and what is special for the tokenizer or for config.json only. All have new numbers."""
+def test_pieces_without_a_spelling_are_kept(tmp_path: Path) -> None:
+    """Bytes and special tokens of the tokenizer or of config.json are kept, too. All get new ids."""
     words = ["<pad>", "ab", "</s>", "<unk>", "a", "b", "ac", "<0x41>", *"<0x41>", "ba", "äb", "bc", "ä", "aa", "bb"]
-    number = {piece: i for i, piece in enumerate(words)}
-    made = Tokenizer(models.Unigram([(piece, -1.0) for piece in words], number["<unk>"]))
-    made.decoder = decoders.Metaspace()
-    around = [("</s>", number["</s>"]), ("ba", number["ba"])]
-    made.post_processor = processors.TemplateProcessing("ba $A </s>", None, around)
-    made.add_special_tokens(["<pad>", "</s>", "aa"])
-    save(made, tmp_path)
+    save_unigram(tmp_path, words, ["<pad>", "</s>", "aa"], "ba $A </s>", words.index("<unk>"))
     config = {"model_type": "bart", "pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2, "vocab_size": 25}
     config |= {"mask_token_id": 24, "sep_token_id": 99}  # which is no token, and which is none at all
     config |= {"forced_eos_token_id": [2], "bad_words_ids": [[10]], "suppress_tokens": [10], "task_specific_params": {}}
@@ -109,14 +113,10 @@ def test_what_cannot_be_spelled_stays(tmp_path: Path) -> None:
     assert {*changed} == {*expected.split()}
 
 
-def test_what_stands_for_unknown_characters_stays(tmp_path: Path) -> None:
-    """Also where the tokenizer calls it by its id alone, and its name could be spelled."""
+def test_unknown_token_is_kept(tmp_path: Path) -> None:
+    """Even if the tokenizer refers to it by id alone and other pieces spell its name."""
     pieces = ["<pad>", "</s>", "<unk>", *"<unk>", "nu", "ku"]
-    made = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], 2))
-    made.decoder = decoders.Metaspace()
-    made.add_special_tokens(["<pad>", "</s>"])
-    made.post_processor = processors.TemplateProcessing("$A </s>", None, [("</s>", 1)])
-    save(made, tmp_path)
+    made = save_unigram(tmp_path, pieces, ["<pad>", "</s>"], "$A </s>", 2)
     size, special = made.get_vocab_size(), {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
     save_file({"shared.weight": np.ones((size, 2), np.float32)}, tmp_path / WEIGHTS)
     (tmp_path / "pruned").mkdir()
@@ -128,24 +128,20 @@ def test_what_stands_for_unknown_characters_stays(tmp_path: Path) -> None:
 
 
 def fitting_tokenizer(folder: Path) -> list[str]:
-    """Write a tokenizer whose tokens are those of a small model, and return them: Chinese characters and letters."""
+    """Write a tokenizer of the size of a small model. Return its tokens: Chinese characters and letters."""
     config = read_json(folder / CONFIG)
     names = {config["pad_token_id"]: "<pad>", config["eos_token_id"]: "</s>"}
     pieces = [names.get(i, chr(0x4E00 + i)) for i in range(config["vocab_size"])]
     unknown = next(i for i in range(4) if i not in names)
     pieces[unknown] = "<unk>"
     pieces[-5:] = ["a", "b", "ab", "ba", "aa"]
-    made = Tokenizer(models.Unigram([(piece, -9.0 if piece == "ab" else -1.0) for piece in pieces], unknown))
-    made.decoder = decoders.Metaspace()
-    made.add_special_tokens(["<pad>", "</s>"])
-    made.post_processor = processors.TemplateProcessing("$A </s>", None, [("</s>", config["eos_token_id"])])
-    save(made, folder)
+    save_unigram(folder, pieces, ["<pad>", "</s>"], "$A </s>", unknown)
     return pieces
 
 
 @pytest.mark.parametrize("name", ["bart", "t5-gated"])
 def test_command_writes_a_pretrained_model(name: str, work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.copytree(ROOT / "tests/pretrained/models" / name, "there")
+    shutil.copytree(MODELS / name, "there")
     pieces = fitting_tokenizer(Path("there"))
     Path("talk").mkdir()
     Path("talk/train.tsv").write_text("丆万\tbab\n" * 9, encoding="utf-8")
@@ -157,8 +153,7 @@ def test_command_writes_a_pretrained_model(name: str, work_dir: Path, capsys: py
     assert re.fullmatch(r"pruned: 40 tokens of 41; [\d,]+ weights", line)
     assert "  left out: duplicate pairs: 8" in report
     assert {*pieces} - {piece for piece, _ in read_json(output / TOKENIZER)["model"]["vocab"]} == {"ab"}
-    model = pretrained_model(str(output))
-    assert model is not None
+    model = model_in(output)
     own, rows = piece_vocabulary(model.tokenizer(), model.config)
     read_weights(Seq2Seq(compose(Settings, **model.settings(), max_length=12).model, len(own)), model, rows)
     assert output.stat().st_mode & 0o777 == 0o755
@@ -166,7 +161,7 @@ def test_command_writes_a_pretrained_model(name: str, work_dir: Path, capsys: py
     assert {*Path().iterdir()} - there == {output, Path("cache")}
 
 
-def test_models_that_cannot_be_pruned(tmp_path: Path) -> None:
+def test_unprunable_models_are_refused(tmp_path: Path) -> None:
     """Nothing is written."""
     folder = tmp_path / "whole"
     model, pruned = model_of(folder), tmp_path / "pruned"
@@ -182,14 +177,14 @@ def test_models_that_cannot_be_pruned(tmp_path: Path) -> None:
     for name in ("model.shared.weight", "final_logits_bias"):
         for damaged in (tensors[name][:5, :5], tensors[name].ravel()):
             save_file(tensors | {name: damaged}, folder / WEIGHTS)
-            refused(f"{name} is .*, not of the tokens", PretrainedModel(folder, model.config))
+            refused(f"{name} is .*, which does not fit the tokenizer", PretrainedModel(folder, model.config))
     save_file({"final_logits_bias": tensors["final_logits_bias"]}, folder / WEIGHTS)
     refused("no tensor model.shared.weight", PretrainedModel(folder, model.config))
     without = {name: x for name, x in model.config.items() if name != "vocab_size"}
     refused("vocab_size None in config.json", PretrainedModel(folder, without))
     made, config = tokenizer_of("WordPiece", TEXTS, 1500)
     save(made, folder)
-    refused("tokens of WordPiece cannot be pruned", PretrainedModel(folder, {**model.config, **config}))
+    refused("WordPiece cannot be pruned", PretrainedModel(folder, {**model.config, **config}))
 
 
 @pytest.mark.parametrize(
@@ -197,16 +192,16 @@ def test_models_that_cannot_be_pruned(tmp_path: Path) -> None:
     [
         (
             ["--init-from", "pairs.tsv"],
-            "--init-from pairs.tsv: no pretrained model; give its folder, or its name such as google/mt5-small",
+            "--init-from pairs.tsv: not a pretrained model; give a folder or a Hugging Face model id",
         ),
-        (["--output", "there"], "--output there: give a folder that does not exist yet, in one that does"),
-        (["--output", "link"], "--output link: give a folder"),
-        (["--output", "none/new"], "--output none/new: give a folder"),
+        (["--output", "there"], "--output there: must be a new folder in an existing one; give another path"),
+        (["--output", "link"], "--output link: must be a new folder"),
+        (["--output", "none/new"], "--output none/new: must be a new folder"),
         (["--block-list", "words"], "pairs.tsv: 1 pair, none of them left"),
     ],
 )
 def test_bad_input(work_dir: Path, arguments: list[str], message: str) -> None:
-    shutil.copytree(ROOT / "tests/pretrained/models/bart", "there")
+    shutil.copytree(MODELS / "bart", "there")
     fitting_tokenizer(Path("there"))
     Path("pairs.tsv").write_text("丆万\t丈三\n", encoding="utf-8")
     Path("words").write_text("丈\n", encoding="utf-8")

@@ -28,7 +28,7 @@ MORE = ["don't you love me?", "我 love 你 3000 遍", "龘靐齉", "Ελλάδ�
 
 @dataclasses.dataclass
 class Pretrained:
-    """What was made of a tokenizer."""
+    """A tokenizer, its config.json, and the vocabulary and ids read from them."""
 
     path: Path
     config: dict[str, Any]
@@ -43,8 +43,8 @@ def pretrained(request: pytest.FixtureRequest, tmp_path: Path) -> Pretrained:
     return Pretrained(path, config, *piece_vocabulary(path, config))
 
 
-def test_tokens_are_those_of_the_library(pretrained: Pretrained) -> None:
-    """In our ids, which stand for the same ids there; an unknown piece is UNK."""
+def test_tokens_equal_the_library(pretrained: Pretrained) -> None:
+    """Our ids map to the same ids of the library. An unknown piece is UNK."""
     vocabulary, rows, library = pretrained.vocabulary, pretrained.rows, open_tokenizer(pretrained.path)
     tokenise = tokenizer(PIECES, str(pretrained.path))
     for text in [*TEXTS, *MORE]:
@@ -60,8 +60,8 @@ def test_tokens_are_those_of_the_library(pretrained: Pretrained) -> None:
     assert sorted(used.tolist()) == [*range(pretrained.config["vocab_size"])]  # each one once
 
 
-def test_texts_of_pieces(pretrained: Pretrained) -> None:
-    """Nothing is lost but what the tokenizer itself changes: letters, widths, and spaces round Chinese."""
+def test_pieces_restore_the_text(pretrained: Pretrained) -> None:
+    """Only what the tokenizer itself changes is lost: letters, widths, and spaces around Chinese."""
     vocabulary, library = pretrained.vocabulary, open_tokenizer(pretrained.path)
     tokenise = tokenizer(PIECES, str(pretrained.path))
     for text in [*TEXTS, *MORE]:
@@ -69,10 +69,10 @@ def test_texts_of_pieces(pretrained: Pretrained) -> None:
         expected = text if library.normalizer is None else library.normalizer.normalize_str(text)
         if UNK not in ids:
             assert vocabulary.text(ids).replace(" ", "") == expected.replace(" ", "")
-        spelled = [i for i in ids if i > ASK and vocabulary.bytes_of_tokens()[i]]
+        spelled = [i for i in ids if i > ASK and vocabulary.texts[i]]
         pieces = [x.replace(SPACE, " ") for x in vocabulary.tokens_of(spelled, "surrogateescape")]
         found = [piece.encode(errors="surrogateescape") for piece in pieces]
-        assert found == [vocabulary.bytes_of_tokens()[i] for i in spelled]
+        assert found == [vocabulary.texts[i] for i in spelled]
         assert spelled or UNK in ids
     english = vocabulary.text(vocabulary.ids(tokenise("我 love 你")))
     assert english == "我 love 你" if vocabulary.description["texts"] != "WordPiece" else "我 love你"
@@ -85,7 +85,7 @@ def test_vocabulary_is_read_as_written(pretrained: Pretrained, tmp_path: Path) -
     assert isinstance(again, PieceVocabulary)
     assert again.tokens == pretrained.vocabulary.tokens
     assert again.fingerprint() == pretrained.vocabulary.fingerprint()
-    assert again.bytes_of_tokens() == pretrained.vocabulary.bytes_of_tokens()
+    assert again.texts == pretrained.vocabulary.texts
     assert again.spellings() == [[i] for i in range(len(again))]
     changed = {**pretrained.vocabulary.description, "beginning": [pretrained.vocabulary.tokens[len(SPECIALS) + 9]]}
     other = PieceVocabulary(pretrained.vocabulary.tokens[len(SPECIALS) :], changed)
@@ -95,8 +95,8 @@ def test_vocabulary_is_read_as_written(pretrained: Pretrained, tmp_path: Path) -
         load_vocabulary(path)
 
 
-def test_pairs_are_encoded_with_what_begins_and_ends_texts(pretrained: Pretrained, tmp_path: Path) -> None:
-    """A question has its end; that of a reply is added in training. Characters are those of the texts."""
+def test_pairs_are_encoded_with_begin_and_end_tokens(pretrained: Pretrained, tmp_path: Path) -> None:
+    """A question includes EOS; training adds it to a reply. Characters are counted in the texts."""
     pairs = [("你好吗", "我很好，谢谢"), ("hello there", "你好 café龘靐")]
     chosen = settings(tmp_path, pairs, validation="none", tokenizer=PIECES, dictionary=str(pretrained.path))
     corpus = training_set(chosen.corpus, chosen.encoding, pretrained.vocabulary)
@@ -107,13 +107,13 @@ def test_pairs_are_encoded_with_what_begins_and_ends_texts(pretrained: Pretraine
     assert sorted(shard.characters.tolist()) == [6, 8]  # also of those that are unknown
 
 
-def test_replies_begin_with_what_begins_texts_and_spell_characters(pretrained: Pretrained) -> None:
-    """Pieces without a text are in none, but before it; bytes of characters follow one another."""
+def test_replies_start_with_begin_tokens_and_spell_characters(pretrained: Pretrained) -> None:
+    """Pieces without text occur only before it. The bytes of a character follow one another."""
     vocabulary = pretrained.vocabulary
     automaton = spelling_automaton(vocabulary)
     bounded = BoundedAutomaton(automaton, 20)
     start = bounded.allowed_logits(np.zeros([1, len(vocabulary)], np.float32), np.array([bounded.start]), 0)[0]
-    texts = vocabulary.bytes_of_tokens()
+    texts = vocabulary.texts
     for token in vocabulary.beginning:
         assert start[token] == 0
         assert bounded.states_after(np.array([bounded.start]), np.array([token])) == [bounded.start]
@@ -133,7 +133,7 @@ def test_replies_begin_with_what_begins_texts_and_spell_characters(pretrained: P
 
 
 def test_pieces_of_a_reply_have_whole_characters(pretrained: Pretrained) -> None:
-    """Also where a character is in several tokens; joined, they are the reply."""
+    """Even if several tokens spell one character. Joined, the pieces are the reply."""
     tokenise = tokenizer(PIECES, str(pretrained.path))
     for text in ("龘靐 你好😀", MORE[1]):
         ids = pretrained.vocabulary.reply_ids(tokenise(text))
@@ -150,53 +150,41 @@ def test_pieces_of_a_reply_have_whole_characters(pretrained: Pretrained) -> None
         assert [word for word, _ in words(pretrained.vocabulary, ids)] == pretrained.vocabulary.tokens_of(ids)
 
 
-def change(content: dict[str, Any], config: dict[str, Any], how: str) -> None:
-    """Damage a tokenizer.json or a config.json."""
-    if how == "decoder":
-        content["decoder"] = {"type": "CTC", "pad_token": "<pad>", "word_delimiter_token": "|", "cleanup": True}
-    elif how == "no end":
-        content["post_processor"] = None
-    elif how == "fewer":
-        config["vocab_size"] = 50
-    elif how == "no pad":
-        config["pad_token_id"] = None
-    elif how == "many":
-        config["vocab_size"] = 10**12
-    elif how == "far":
-        config["eos_token_id"] = 9_999_999
-    elif how == "byte":
-        content["decoder"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
-    elif how == "far pad":
-        config["pad_token_id"] = 9_999_998
-    elif how == "line":
-        content["added_tokens"].append({**content["added_tokens"][0], "id": config["vocab_size"] - 1, "content": "\n"})
+CTC = {"type": "CTC", "pad_token": "<pad>", "word_delimiter_token": "|", "cleanup": True}
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+LINE: dict[str, Any] = {**dict.fromkeys(["single_word", "lstrip", "rstrip", "normalized"], False), "special": True}
+LINE |= {"id": 301, "content": "\n"}
 
 
 @pytest.mark.parametrize(
-    ("how", "message"),
+    ("content", "config", "message"),
     [
-        ("decoder", r"decoder 'CTC' is not known; known are WordPiece, ByteLevel, Metaspace$"),
-        ("no end", r"texts do not end with '\[SEP\]', the end in config.json; choose another model$"),
-        ("fewer", r"tokens, and vocab_size 50 in config.json; copy the folder again"),
-        ("no pad", r"published: pad_token_id None in config.json is no number of a token; copy the folder again"),
-        ("many", r"published: vocab_size 1000000000000 in config.json is no number of a token; copy"),
-        ("far", r"no token of the ids 0, 9999999 and 3 in config.json; copy the folder again"),
-        ("byte", r"a token is not as decoder 'ByteLevel' writes it; copy the folder again"),
-        ("far pad", r"no token of the ids 9999998, 3 and 3 in config.json; copy the folder again"),
-        ("line", r"a token with a line break is not supported; choose another model$"),
+        ({"decoder": CTC}, {}, r"decoder 'CTC' is not supported; choose one of WordPiece, ByteLevel, Metaspace$"),
+        ({"decoder": BYTE_LEVEL}, {}, r"a token cannot be read by decoder 'ByteLevel'; copy the folder again"),
+        ({"post_processor": None}, {}, r"texts do not end with '\[SEP\]', the EOS of config.json"),
+        ({"added_tokens": [LINE]}, {}, r"a token with a line break is not supported; choose another model$"),
+        ({}, {"vocab_size": 50}, r"tokens, but vocab_size 50 in config.json; copy the folder again"),
+        ({}, {"vocab_size": 10**12}, r"published: vocab_size 1000000000000 in config.json is not a whole number"),
+        (
+            {},
+            {"pad_token_id": None},
+            r"pad_token_id None in config.json is not a whole number up to 10,000,000; copy",
+        ),
+        ({}, {"pad_token_id": 9_999_998}, r"the ids 9999998, 3 and 3 in config.json are not all ids of tokens; copy"),
+        ({}, {"eos_token_id": 9_999_999}, r"the ids 0, 9999999 and 3 in config.json are not all ids of tokens; copy"),
     ],
 )
-def test_tokenizers_that_cannot_be_used(tmp_path: Path, how: str, message: str) -> None:
-    made, config = tokenizer_of("WordPiece", TEXTS, 300)
+def test_unusable_tokenizers_are_refused(
+    tmp_path: Path, content: dict[str, Any], config: dict[str, Any], message: str
+) -> None:
+    made, usual = tokenizer_of("WordPiece", TEXTS, 300)
     path = save(made, tmp_path / "published")
-    content = json.loads(path.read_text(encoding="utf-8"))
-    change(content, config, how)
-    path.write_text(json.dumps(content), encoding="utf-8")
+    path.write_text(json.dumps({**json.loads(made.to_str()), **content}), encoding="utf-8")
     with pytest.raises(UserError, match=message):
-        piece_vocabulary(path, config)
+        piece_vocabulary(path, {**usual, **config})
 
 
-def test_a_file_that_is_no_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "tokenizer.json"
     with pytest.raises(UserError, match=r"tokenizer.json: tokenizer cannot be read"):
         tokenizer(PIECES, str(path))
@@ -211,20 +199,10 @@ def test_a_file_that_is_no_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("lowercase", [None, False])
 def test_vocabulary_of_a_bert(tmp_path: Path, lowercase: bool | None) -> None:
-    """Of a folder with vocab.txt alone: the tokens are those of the same tokenizer in one file."""
+    """A folder with vocab.txt alone gives the tokens of the same tokenizer in one file."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    words = [
-        *special,
-        *sorted({*"".join(TEXTS)} - {*" \n"}),
-        "love",
-        "lo",
-        "##ve",
-        "##d",
-        "Love",
-        "cafe",
-        "\u2028",
-        "café",
-    ]
+    characters = sorted({*"".join(TEXTS)} - {*" \n"})
+    words = [*special, *characters, "love", "lo", "##ve", "##d", "Love", "cafe", "\u2028", "café"]
     path = tmp_path / "vocab.txt"
     path.write_text("\n".join(dict.fromkeys(words)) + "\n", encoding="utf-8")
     if lowercase is not None:
@@ -247,8 +225,8 @@ def test_vocabulary_of_a_bert(tmp_path: Path, lowercase: bool | None) -> None:
 
 
 @pytest.mark.parametrize("names", [("<eos>", "<bos>"), ("[SEP]", "[CLS]")])
-def test_special_tokens_have_any_names_and_are_text_in_texts(tmp_path: Path, names: tuple[str, str]) -> None:
-    """Those of our own, too. A user may write them, and a reply does not end there."""
+def test_special_tokens_have_any_names_and_can_be_written_in_texts(tmp_path: Path, names: tuple[str, str]) -> None:
+    """This includes our own special tokens. A user can write them, and a reply does not end there."""
     end, begin = names
     made, config = tokenizer_of("WordPiece", [*TEXTS, *["[]<> pad"] * 99], 700)
     content = made.to_str().replace("[SEP]", end).replace("[CLS]", begin)
@@ -263,7 +241,7 @@ def test_special_tokens_have_any_names_and_are_text_in_texts(tmp_path: Path, nam
     assert vocabulary.text(ids).replace(" ", "") == f"我{end}你[pad]".lower()
 
 
-def test_pairs_are_encoded_again_where_a_file_beside_the_vocabulary_has_changed(tmp_path: Path) -> None:
+def test_pairs_are_encoded_again_when_the_tokenizer_config_changes(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nhow\nHOW\n", encoding="utf-8")
     found = []
     for lowercase in (True, False):
@@ -279,8 +257,8 @@ def test_pairs_are_encoded_again_where_a_file_beside_the_vocabulary_has_changed(
     assert found == [[["▁how"], ["▁how"]], [["▁HOW"], ["▁how"]]]
 
 
-def test_lengths_that_a_tokenizer_was_saved_with_do_not_matter(tmp_path: Path) -> None:
-    """Training cuts and pads by itself."""
+def test_saved_truncation_and_padding_are_ignored(tmp_path: Path) -> None:
+    """Training truncates and pads on its own."""
     made, _ = tokenizer_of("WordPiece", TEXTS, 700)
     plain = save(made, tmp_path / "plain")
     made.enable_truncation(4)

@@ -1,6 +1,5 @@
 """Pretrained models, small and random: what transformers computes with them (pretrained/make.py), and their files."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,16 +10,15 @@ import tensorflow as tf
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.vocabulary import BOS, EOS, SPECIALS, PieceVocabulary
+from chatbot.decoding.interface import pad_rows
 from chatbot.inference.replier import Replier
 from chatbot.inference.tensorflow_model import TensorFlowModel
-from chatbot.model.seq2seq import UNSPOKEN, Seq2Seq
-from chatbot.model.sequences import packed_array, padded_ids, unpack
+from chatbot.model.seq2seq import UNGENERATED_IDS, Seq2Seq
+from chatbot.model.sequences import pack_array, padded_ids, unpack
 from chatbot.pretrained.families import settings_of
-from chatbot.pretrained.folder import PretrainedModel, pretrained_model
 from chatbot.pretrained.weights import read_weights, tensors_of
+from tests.pretrained.tokenizer_files import MODELS, NAMES, model_in
 
-HERE = Path(__file__).parent / "models"
-NAMES = sorted(path.parent.name for path in HERE.glob("*/config.json"))
 VOCABULARY = 41
 QUESTIONS = [[5, 9, 33, 7, 12, 40, 8, 6, 21, 30, 11, 4], [17, 3, 28]]
 REPLIES = [[20, 4, 4], [35, 6, 19, 10, 22, 13, 39, 5, 16, 29]]
@@ -36,16 +34,9 @@ def rows_of(config: dict[str, Any]) -> npt.NDArray[np.int64]:
     return np.array([pad, start, end, others[0], -1, *reversed(others[1:])])
 
 
-def published_model(name: str) -> PretrainedModel:
-    """The model of a family, as transformers have saved it."""
-    found = pretrained_model(str(HERE / name))
-    assert found is not None
-    return found
-
-
 def loaded(name: str, label_smoothing: float = 0.0) -> tuple[Seq2Seq, npt.NDArray[np.int64]]:
-    """The model of a family as one of ours, and the id there of each token."""
-    there = published_model(name)
+    """Return the model of a family as our model, and the pretrained id of each token."""
+    there = model_in(MODELS / name)
     values = {**settings_of(there.config, name), "tied_embeddings": not there.has_projection()}
     rows = rows_of(there.config)
     model = Seq2Seq(ModelSettings(**values, max_length=19), len(rows), label_smoothing=label_smoothing)
@@ -53,21 +44,23 @@ def loaded(name: str, label_smoothing: float = 0.0) -> tuple[Seq2Seq, npt.NDArra
     return model, rows
 
 
-def batch(model: Seq2Seq, rows: npt.NDArray[np.int64]) -> tuple[Any, Any, list[list[int]]]:
-    """QUESTIONS, REPLIES after their beginning, and the latter with their ends, in our ids."""
-    ours = {int(there): here for here, there in enumerate(rows) if here not in UNSPOKEN}
+def batch(model: Seq2Seq, rows: npt.NDArray[np.int64]) -> tuple[Any, ...]:
+    """Return QUESTIONS, REPLIES after BOS, packed REPLIES with EOS and their weights, in our ids."""
+    ours = {int(there): here for here, there in enumerate(rows) if here not in UNGENERATED_IDS}
     questions, replies = ([[ours[i] for i in row] for row in side] for side in (QUESTIONS, REPLIES))
-    source, target_in = (model.sequences(padded(side)) for side in (questions, [[BOS, *row] for row in replies]))
-    return source, target_in, [[*row, EOS] for row in replies]
+    source, target_in = (model.sequences(pad_rows(side)) for side in (questions, [[BOS, *row] for row in replies]))
+    ends = pad_rows([[*row, EOS] for row in replies])
+    targets, weights = (pack_array(x, target_in.packing, 0) for x in (ends, (ends > 0).astype(np.float32)))
+    return source, target_in, targets, weights
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_replies_are_those_of_transformers(name: str) -> None:
-    """By greedy and by beam search, whose scores are sums."""
+def test_replies_equal_transformers(name: str) -> None:
+    """Includes greedy search and beam search without a length penalty."""
     model, rows = loaded(name)
-    settings = ModelSettings(**settings_of(published_model(name).config, name), max_length=12)
-    expected = np.load(HERE / name / "expected.npz")
-    ours = {int(there): here for here, there in enumerate(rows) if here not in UNSPOKEN}
+    settings = ModelSettings(**settings_of(model_in(MODELS / name).config, name), max_length=12)
+    expected = np.load(MODELS / name / "expected.npz")
+    ours = {int(there): here for here, there in enumerate(rows) if here not in UNGENERATED_IDS}
     pieces = [*map(chr, range(0x4E00, 0x4E00 + len(rows) - len(SPECIALS)))]
     description = {"texts": "Metaspace", "special": ["<p>", "<e>", "<u>"], "silent": [], "literal": [], "beginning": []}
     vocabulary = PieceVocabulary(pieces, description)
@@ -79,31 +72,19 @@ def test_replies_are_those_of_transformers(name: str) -> None:
         assert found == [[ours[i] for i in row if ours[i] != EOS] for row in expected[f"replies {beams}"].tolist()]
 
 
-def padded(rows: list[list[int]]) -> npt.NDArray[np.int64]:
-    """Rows of equal lengths."""
-    ids = np.zeros([len(rows), max(map(len, rows))], np.int64)
-    for row, values in zip(ids, rows, strict=True):
-        row[: len(values)] = values
-    return ids
-
-
 @pytest.mark.parametrize("name", NAMES)
-def test_logits_and_gradients_are_those_of_transformers(name: str) -> None:
+def test_logits_and_gradients_equal_transformers(name: str) -> None:
     model, rows = loaded(name)
-    expected = np.load(HERE / name / "expected.npz")
-    source, target, targets = batch(model, rows)
-    ends = [
-        packed_array(array, target.packing, 0) for array in (padded(targets), padded([[1] * len(x) for x in targets]))
-    ]
+    expected = np.load(MODELS / name / "expected.npz")
+    source, target, targets, weights = batch(model, rows)
     with tf.GradientTape() as tape:
-        loss = model.summed_loss(model.decoded(source, target), ends[0].astype(np.int64), ends[1].astype(np.float32))
+        loss = model.summed_loss(model.decoded(source, target), targets, weights)
     np.testing.assert_allclose(loss, expected["loss"], rtol=1e-5)
     logits = unpack(model(source, target), target.packing).numpy()
-    by_row = np.concatenate([logits[i, : len(row)] for i, row in enumerate(targets)])
-    wanted = np.concatenate([expected["logits"][i, : len(row)] for i, row in enumerate(targets)])
-    own = [i for i in range(len(rows)) if i not in UNSPOKEN]
-    np.testing.assert_allclose(by_row[:, own], wanted[:, rows[own]], atol=1e-4)
-    table = [*tensors_of(model, published_model(name).family)]
+    own = [i for i in range(len(rows)) if i not in UNGENERATED_IDS]
+    wanted = expected["logits"][target.mask][:, rows[own]]
+    np.testing.assert_allclose(logits[target.mask][:, own], wanted, atol=1e-4)
+    table = [*tensors_of(model, model_in(MODELS / name).family)]
     assert {id(tensors.variable) for tensors in table} == {id(variable) for variable in model.trainable_variables}
     gradients = tape.gradient(loss, [tensors.variable.value for tensors in table])
     for tensors, gradient in zip(table, gradients, strict=True):
@@ -113,7 +94,7 @@ def test_logits_and_gradients_are_those_of_transformers(name: str) -> None:
                 continue  # transformers do not train it
             there = expected[f"gradient {key}"]
             there = there.T if tensors.transposed else there
-            if tensors.of_tokens:  # that of the beginning has a row of its own here
+            if tensors.per_token:  # that of the beginning has a row of its own here
                 part = scattered(part, rows)
             if key.endswith("k_proj.bias"):
                 assert not part.any()  # there it is rounding error
@@ -122,20 +103,18 @@ def test_logits_and_gradients_are_those_of_transformers(name: str) -> None:
 
 
 def scattered(gradient: npt.NDArray[np.float32], rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-    """The gradients of our rows, summed where there is one."""
+    """Sum the gradients of rows with the same pretrained id."""
     sums = np.zeros([VOCABULARY, *gradient.shape[1:]], np.float32)
     np.add.at(sums, rows[rows >= 0], gradient[rows >= 0])
     return sums
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_label_smoothing_leaves_out_tokens_that_are_never_said(name: str) -> None:
-    """The loss and its gradients are those of the logits of all other tokens."""
+def test_label_smoothing_excludes_tokens_that_are_never_generated(name: str) -> None:
+    """The loss and its gradients equal those over the logits of all other tokens."""
     model, rows = loaded(name, label_smoothing=0.3)
-    source, target, replies = batch(model, rows)
-    targets = packed_array(padded(replies), target.packing, 0).astype(np.int64)
-    weights = packed_array(padded([[1] * len(row) for row in replies]), target.packing, 0).astype(np.float32)
-    said = [i for i in range(len(rows)) if i not in UNSPOKEN]
+    source, target, targets, weights = batch(model, rows)
+    said = [i for i in range(len(rows)) if i not in UNGENERATED_IDS]
     with tf.GradientTape(persistent=True) as tape:
         decoded = model.decoded(source, target)
         loss = model.summed_loss(decoded, targets, weights)
@@ -152,9 +131,9 @@ def test_label_smoothing_leaves_out_tokens_that_are_never_said(name: str) -> Non
         np.testing.assert_allclose(found, wanted, atol=1e-4 * max(1, np.abs(wanted).max()), err_msg=variable.path)
 
 
-def test_padding_may_be_beyond_the_last_position() -> None:
-    """As that of a bucket that is longer than any sequence."""
+def test_padding_can_exceed_the_position_table() -> None:
+    """A bucket can be longer than any sequence."""
     model, rows = loaded("bart")
-    source, target, _ = batch(model, rows)
+    source, target, *_ = batch(model, rows)
     wide = model.sequences(np.pad(padded_ids(source).numpy(), [(0, 0), (0, 20)]))
     np.testing.assert_allclose(model(wide, target), model(source, target), atol=1e-6)

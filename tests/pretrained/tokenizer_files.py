@@ -1,4 +1,4 @@
-"""Small tokenizers as pretrained models have them, made by the library that reads them."""
+"""Small pretrained models, and tokenizers as they have them, made by the library that reads them."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -6,11 +6,22 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from chatbot.pretrained.folder import PretrainedModel, pretrained_model
+
+MODELS = Path(__file__).parent / "models"
+NAMES = sorted(path.parent.name for path in MODELS.glob("*/config.json"))
 KINDS = "WordPiece", "ByteLevel", "Metaspace"
 
 
+def model_in(folder: Path) -> PretrainedModel:
+    """Return the pretrained model in a folder."""
+    model = pretrained_model(str(folder))
+    assert model is not None
+    return model
+
+
 def tokenizer_of(kind: str, texts: Iterable[str], size: int) -> tuple[Tokenizer, dict[str, Any]]:
-    """A tokenizer with at most `size` tokens, learned from texts; and the part of config.json about its ids."""
+    """Train a tokenizer with at most `size` tokens. Return it with the keys of config.json about its ids."""
     if kind == "WordPiece":  # as BERT's for Chinese, with which BART is published
         made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
         made.normalizer, made.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
@@ -46,7 +57,7 @@ def save(made: Tokenizer, folder: Path) -> Path:
 
 
 def fitting_tokenizer(config: dict[str, Any], folder: Path) -> Path:
-    """Write a tokenizer whose tokens are those of a small model: a few Chinese characters."""
+    """Write a tokenizer with the vocabulary size of a small model and Chinese characters as tokens."""
     special = {config["pad_token_id"]: "[PAD]", config["eos_token_id"]: "[SEP]"}
     unknown = min({*range(4)} - {*special})
     names = special | {unknown: "[UNK]"}

@@ -68,7 +68,7 @@ def test_texts_are_pooled_as_the_folder_says(folder: Path, name: str) -> None:
         assert row == expected(text.split(), POOLINGS[name])
 
 
-def test_what_precedes_a_text_and_its_length_are_read(folder: Path) -> None:
+def test_prompt_and_maximum_length_are_read(folder: Path) -> None:
     write_json(folder / "config_sentence_transformers.json", {"prompts": {"query": "a ", "passage": "b "}})
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": 3})
     write_json(folder / "modules.json", [{"type": "sentence_transformers.models.Transformer"}])
@@ -85,11 +85,15 @@ def test_what_precedes_a_text_and_its_length_are_read(folder: Path) -> None:
         ("model.onnx", None, "no model.onnx"),
         ("tokenizer.json", None, "no tokenizer.json"),
         ("1_Pooling/config.json", None, "no 1_Pooling/config.json"),
-        ("1_Pooling/config.json", {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, "known are cls"),
-        ("1_Pooling/config.json", {"pooling_mode_weightedmean_tokens": True}, "weightedmean_tokens; known are"),
-        ("1_Pooling/config.json", {}, "asks for no pooling"),
+        (
+            "1_Pooling/config.json",
+            {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True},
+            "exactly one of cls",
+        ),
+        ("1_Pooling/config.json", {"pooling_mode_weightedmean_tokens": True}, "weightedmean_tokens; exactly one"),
+        ("1_Pooling/config.json", {}, "selects no pooling"),
         ("1_Pooling/config.json", "{", "config.json cannot be read"),
-        ("modules.json", [{"type": "sentence_transformers.models.Dense"}], "models.Dense is not known"),
+        ("modules.json", [{"type": "sentence_transformers.models.Dense"}], "models.Dense is not supported"),
         ("tokenizer.json", "{}", "the model cannot be read"),
         ("model.onnx", "x", "the model cannot be read"),
     ],
@@ -115,7 +119,7 @@ def test_graphs_that_do_not_fit_are_refused(folder: Path) -> None:
     with pytest.raises(UserError, match="first output of the graph is not"):
         FolderEmbeddings(folder)
     write_graph(folder / "model.onnx", rows=3)
-    with pytest.raises(UserError, match=r"the graph does not compute texts of tokenizer.json"):
+    with pytest.raises(UserError, match=r"the graph does not fit tokenizer.json"):
         FolderEmbeddings(folder).embed(["b c"])
 
 

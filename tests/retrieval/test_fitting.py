@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chatbot.retrieval.fitting import FEWEST_QUESTIONS, KEPT_SHARE, OTHERS, fit_judge
+from chatbot.retrieval.fitting import ANSWERED_FRACTION, MIN_QUESTIONS, OTHERS, PRIOR, SCALE, fit_judge, fit_weights
 from chatbot.retrieval.index import JUDGE, MEANING, Retrieval
 from chatbot.retrieval.indexing import index_by_meaning
-from chatbot.retrieval.judge import BY_CHARACTERS, BY_MEANING, FEATURES, PRIOR, SCALE, WITHOUT_MODEL, Judge, fitted
+from chatbot.retrieval.judge import BY_CHARACTERS, BY_MEANING, FEATURES, WITHOUT_MODEL, Judge
 from chatbot.retrieval.vectors import write_meaning
 from tests.oracle import likelihood
 from tests.retrieval.test_index import PAIRS, written
@@ -34,7 +34,7 @@ def objective(weights: dict[str, float]) -> float:
 
 
 def test_fitted_weights_are_the_most_probable() -> None:
-    weights = fitted(GROUPS, BY_MEANING)
+    weights = fit_weights(GROUPS, BY_MEANING)
     best = objective(weights)
     assert weights["similarity"] == BY_MEANING["similarity"]
     assert best > objective(BY_MEANING)
@@ -104,7 +104,7 @@ def test_without_validation_the_least_score_keeps_most_right_answers(
     retrieval = index_of(folder, [*phrasings, *PAIRS[:3]], validated=False)
     fit_judge(folder, retrieval._vocabulary, Table(vocabulary=retrieval._vocabulary), False, [])
     fitted_to = Retrieval(folder, retrieval._vocabulary)
-    assert fitted_to.least is not None
+    assert fitted_to.min_score is not None
     scores = []
     for number, (question, reply) in enumerate(phrasings):
         (found,) = retrieval.nearest([question], OTHERS, {number})
@@ -113,10 +113,10 @@ def test_without_validation_the_least_score_keeps_most_right_answers(
         )
         if best.pair.reply == reply:
             scores.append(WITHOUT_MODEL["similarity"] * best.similarity + WITHOUT_MODEL["shared"] * best.shared)
-    assert len(scores) >= FEWEST_QUESTIONS
-    assert fitted_to.least == pytest.approx(np.quantile(scores, 1 - KEPT_SHARE))
+    assert len(scores) >= MIN_QUESTIONS
+    assert fitted_to.min_score == pytest.approx(np.quantile(scores, 1 - ANSWERED_FRACTION))
     few = index_of(tmp_path / "few", PAIRS[:3], validated=False)
     fit_judge(tmp_path / "few", few._vocabulary, Table(vocabulary=few._vocabulary), False, [])
-    assert Retrieval(tmp_path / "few", few._vocabulary).least is None
+    assert Retrieval(tmp_path / "few", few._vocabulary).min_score is None
     write_meaning(tmp_path / "few" / MEANING, "e5", few.texts(), few.key)
     assert Retrieval(tmp_path / "few", few._vocabulary).meaning is not None

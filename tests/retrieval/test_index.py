@@ -68,14 +68,14 @@ def test_replies_to_the_most_similar_questions_come_first(index: Index) -> None:
     assert [len(found) for found in retrieval.nearest(["天气", "天气"], 1)] == [1, 1]
 
 
-def test_what_is_kept_of_texts_changes_nothing(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caching_does_not_change_results(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     questions = [question for question, _ in PAIRS]
     found = Retrieval(index.folder, index.vocabulary).nearest(questions, 3)
-    monkeypatch.setattr("chatbot.retrieval.index.KEPT_PAIRS", 5)
+    monkeypatch.setattr("chatbot.retrieval.index.MAX_CACHED_PAIRS", 5)
     retrieval = Retrieval(index.folder, index.vocabulary)
     for _ in range(2):
         assert [retrieval.nearest([question], 3)[0] for question in questions] == found
-    assert len(retrieval._kept) <= 1 + 2 * 6  # the texts of one look-up
+    assert len(retrieval._weigh) <= 1 + 2 * 6  # the texts of one look-up
 
 
 def test_pairs_of_the_index_are_counted(index: Index) -> None:
@@ -186,7 +186,9 @@ def test_damaged_index_is_an_error(tmp_path: Path, index: Index, other: Path, na
         shutil.copy(other / path.name, path)
     elif damage != "missing":
         path.write_bytes({"truncated": content[:-5], "empty": b"", "text": b"x" * 200}[damage])
-    with pytest.raises(UserError, match=r"index: (damaged|of another attempt), .*train this attempt again") as error:
+    with pytest.raises(
+        UserError, match=r"index: (damaged, |belongs to another attempt).*train this attempt again"
+    ) as error:
         Retrieval(tmp_path / "index", index.vocabulary)
     assert len(str(error.value).replace(str(tmp_path), "")) < 200
 
@@ -250,7 +252,7 @@ def slow_dice(texts: list[str], query: str, text: str) -> float:
 def test_similarities_of_any_texts_are_those_of_a_slow_twin(texts: list[str], query: str, others: list[str]) -> None:
     index = character_index(texts)
     expected = [slow_dice(texts, query, other) for other in others]
-    asked, *weighed = index.weighed([query, *others])
+    asked, *weighed = index.weigh([query, *others])
     assert similarities(asked, weighed).tolist() == pytest.approx(expected)
 
 

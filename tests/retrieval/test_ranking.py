@@ -12,8 +12,8 @@ from chatbot.errors import UserError
 from chatbot.inference.request import Piece, Question
 from chatbot.inference.text_responder import TextResponder
 from chatbot.retrieval.index import Pair, Retrieved
-from chatbot.retrieval.judge import BY_CHARACTERS, LEAST_SCORE, WITHOUT_MODEL, Judge
-from chatbot.retrieval.ranking import MOST_COMMON, SCORED
+from chatbot.retrieval.judge import BY_CHARACTERS, PLAUSIBLE_SCORE, WITHOUT_MODEL, Judge
+from chatbot.retrieval.ranking import MAX_COMMON, MAX_SCORED
 from tests.inference.messages import answers_of, best_of, replies_of, reply_of
 from tests.oracle import likelihood
 from tests.tiny_models import Table
@@ -26,7 +26,7 @@ RETRIEVE = DecodingSettings(beam_size=3, retrieve="5")
 class FakeRetrieval:
     """Offers the same replies, in this order, to each question with 你, and nothing to others."""
 
-    is_rated, is_validated, meaning, weights, least = False, True, None, None, None
+    is_rated, is_validated, meaning, weights, min_score = False, True, None, None, None
 
     def __init__(self, *offers: tuple[list[int], float, float], **changes: Any) -> None:
         # A similarity of 1 is of the very question.
@@ -78,39 +78,39 @@ def test_replies_are_ranked_by_model_and_similarity(changed: dict[str, float]) -
 )
 def test_model_scores_the_best_by_similarity_or_also_common_ones(similarity: float, weights: Any) -> None:
     """The fake index finds ids with low numbers more common, which are chosen by constants alone."""
-    offers = [([9] * n, similarity, 0.0) for n in range(1, SCORED + 1)]
-    others = [([8, i], 0.0, 0.0) for i in range(6, 6 + MOST_COMMON + 2)]
+    offers = [([9] * n, similarity, 0.0) for n in range(1, MAX_SCORED + 1)]
+    others = [([8, i], 0.0, 0.0) for i in range(6, 6 + MAX_COMMON + 2)]
     many = dataclasses.replace(RETRIEVE, retrieve="30")
     one = responder(*others, *offers, decoding=many, weights=weights)
     replies = [[*reply.ids] for reply in ranked(one)]
-    expected = offers if similarity == 0.9 or weights else [*offers, *others[:MOST_COMMON]]
+    expected = offers if similarity == 0.9 or weights else [*offers, *others[:MAX_COMMON]]
     assert sorted(replies) == sorted(ids for ids, *_ in expected)
 
 
 def test_of_equally_similar_replies_the_model_reads_the_less_common() -> None:
-    offers = [([6 + number % 5, 6 + number // 5], 0.9, 0.0) for number in range(SCORED + 2)]
+    offers = [([6 + number % 5, 6 + number // 5], 0.9, 0.0) for number in range(MAX_SCORED + 2)]
     one = responder(*offers, decoding=dataclasses.replace(RETRIEVE, retrieve="30"))
     read = [[*reply.ids] for reply in ranked(one)]
-    assert sorted(read) == sorted(sorted((ids for ids, *_ in offers), key=lambda ids: -sum(ids))[:SCORED])
+    assert sorted(read) == sorted(sorted((ids for ids, *_ in offers), key=lambda ids: -sum(ids))[:MAX_SCORED])
 
 
-def test_the_question_after_a_reply_is_without_the_turns_before_it() -> None:
+def test_reverse_scores_ignore_the_history() -> None:
     vocabulary = Vocabulary(["你", "好", *MARKS, *BYTES])
     table = Table(vocabulary=vocabulary)
     judge = Judge(table, vocabulary, FakeRetrieval(), {**BY_CHARACTERS, "question": 1.0})  # type: ignore[arg-type]
     source = source_of([[6], [5, 6], [6, 6, 5]], vocabulary, 9)
     assert len(source) > 3
-    found = judge.of_model([source], [[5]], lambda: True)[0, 2]
+    found = judge.model_features([source], [[5]], lambda: True)[0, 2]
     assert found == pytest.approx(likelihood(table.next_id, [5], [6, 6, 5], ASK) / 4, rel=1e-4)
 
 
-def test_where_nothing_speaks_for_a_reply_the_most_probable_one_is_chosen() -> None:
+def test_without_a_plausible_reply_the_most_probable_one_is_chosen() -> None:
     """By the constants; fitted weights choose the best score."""
     offers = ([7, 9, 7], 0.2, 0.0), ([7], 0.05, 0.0), ([6, 8], 0.1, 0.1), ([8, 8], 0.3, 0.0), ([9], 0.0, 0.0)
     one = responder(*offers)
     question = one.source("你好天", ())
     replies = ranked(one)
-    assert all(reply.score < LEAST_SCORE for reply in replies)
+    assert all(reply.score < PLAUSIBLE_SCORE for reply in replies)
     values = [likelihood(TABLE.next_id, question, reply.ids) for reply in replies]
     assert values == sorted(values, reverse=True)
     scores = [reply.score for reply in replies]
@@ -121,7 +121,7 @@ def test_where_nothing_speaks_for_a_reply_the_most_probable_one_is_chosen() -> N
 
 def test_without_validation_the_model_neither_judges_nor_replies() -> None:
     """The fallback is given where nothing is found, and where no reply has the least score that was fitted."""
-    offers = [([7, 9], 0.05 * n, 0.3 - 0.07 * n) for n in range(SCORED + 2)]
+    offers = [([7, 9], 0.05 * n, 0.3 - 0.07 * n) for n in range(MAX_SCORED + 2)]
     one = responder(
         *[([*ids, 6 + n % 5, 6 + n // 5], a, b) for n, (ids, a, b) in enumerate(offers)],
         decoding=dataclasses.replace(RETRIEVE, retrieve="30"),
@@ -132,26 +132,26 @@ def test_without_validation_the_model_neither_judges_nor_replies() -> None:
     )
     assert [reply.score for reply in ranked(one)] == pytest.approx(expected)
     assert reply_of(responder(([6, 7, 9], 0.9, 1), is_validated=False), "你好天") == "你好天"  # as it is written
-    exact = responder(([7, 8], 0.9, 0.9), ([8, 8], 1, 0.0), ([9, 8], 0.8, 0.9), is_validated=False, least=9.0)
+    exact = responder(([7, 8], 0.9, 0.9), ([8, 8], 1, 0.0), ([9, 8], 0.8, 0.9), is_validated=False, min_score=9.0)
     assert [reply.text for reply in ranked(exact)] == ["吗吗"]  # whatever its likeness
     decoding = dataclasses.replace(RETRIEVE, fallback="?")
     for least, reply in ((0.3, "你吗"), (0.5, "?")):
-        asked = responder(([6, 8], 0.4, 0.0), decoding=decoding, is_validated=False, least=least)
+        asked = responder(([6, 8], 0.4, 0.0), decoding=decoding, is_validated=False, min_score=least)
         assert best_of(asked, "你好天", 9)[0].text == reply_of(asked, "你好天") == reply
         assert replies_of(asked, ["天天", "你好天", " "])[:2] == ["?", reply]
 
 
 def test_weights_of_another_version_are_refused() -> None:
-    with pytest.raises(UserError, match=r"^judge\.json of the attempt's index: damaged, or of another version"):
+    with pytest.raises(UserError, match=r"^judge\.json of the attempt's index: damaged, or of a different version"):
         responder(*OFFERS, weights={"similarity": 1.0})
 
 
-def test_a_fallback_that_nothing_leads_to_is_refused() -> None:
+def test_unused_fallback_is_refused() -> None:
     with pytest.raises(UserError, match="--fallback: not used without --min-score"):
         responder(*OFFERS, decoding=dataclasses.replace(RETRIEVE, fallback="?"))
 
 
-def test_replies_that_nobody_waits_for_are_not_returned() -> None:
+def test_unwanted_replies_are_not_returned() -> None:
     one = responder(*OFFERS)
     while_nothing_is_computed = iter([True])
     assert one.replier.candidates([[6]], is_wanted=lambda: next(while_nothing_is_computed, False)) == [[]]
@@ -204,13 +204,3 @@ def test_rules_of_any_reply_hold_for_looked_up_ones(rule: dict[str, Any]) -> Non
     assert reply_of(responder(forbidden, decoding=decoding), "你你") == reply_of(search, "你你")
     stopped = DecodingSettings(beam_size=3, retrieve="3", stop=("天",))
     assert reply_of(responder(forbidden, decoding=stopped), "你你") == "好"
-
-
-def test_a_least_score_holds_wherever_replies_are_asked_for() -> None:
-    best = ranked(responder(*OFFERS), "你好")
-    assert len({reply.score for reply in best}) > 1
-    for least, expected in ((best[0].score, best[0].text), (best[0].score + 0.1, "?")):
-        one = responder(*OFFERS, decoding=dataclasses.replace(RETRIEVE, min_score=least, fallback="?"))
-        assert [reply.text for reply in best_of(one, "你好", 9)] == [expected]
-        assert replies_of(one, ["你好", " "])[0] == reply_of(one, "你好") == expected
-    assert best_of(one, "你好")[0].score == best[0].score

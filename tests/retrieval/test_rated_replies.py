@@ -13,7 +13,7 @@ from chatbot.retrieval import rated_replies, ratings
 from chatbot.retrieval.characters import CharacterIndex
 from chatbot.retrieval.index import ELSEWHERE, MEANING, Retrieved
 from chatbot.retrieval.rated_replies import RatedRetrieval
-from chatbot.retrieval.ratings import GivenReply, Rating, append_rating, rating_of
+from chatbot.retrieval.ratings import GivenReply, Rating, append_rating, rating_record
 from chatbot.retrieval.vectors import write_meaning
 from tests.retrieval.test_index import PAIRS, written
 from tests.retrieval.test_vectors import use_groups
@@ -40,7 +40,7 @@ class Rated:
         client: str | None = None,
     ) -> None:
         """Append a rating, as any process may."""
-        append_rating(self.path, rating_of(question, reply, [], rating, model, client, written_to=written_to))
+        append_rating(self.path, rating_record(question, reply, [], rating, model, client, written_to=written_to))
 
     def replies(self, question: str) -> dict[str, Retrieved]:
         """What is looked up, by the text of the reply, the most similar first."""
@@ -178,7 +178,7 @@ def test_what_was_appended_is_added_to_what_was_read(rated: Rated, monkeypatch: 
 
 def test_ratings_of_full_files_count(rated: Rated, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether they were read before the file was full or not; a line that is being written is read when it ends."""
-    monkeypatch.setattr(ratings, "LARGEST_FILE", 1)
+    monkeypatch.setattr(ratings, "MAX_FILE_BYTES", 1)
     for number in range(3):
         rated.rate("good", QUESTION, f"好{number}", "")
         expected = {f"好{i}" for i in range(number + 1)}
@@ -219,12 +219,12 @@ def test_the_file_is_read_again_when_it_has_changed(rated: Rated, monkeypatch: p
     with monkeypatch.context() as patch:
         patch.setattr("chatbot.retrieval.rated_replies.given_replies", None)
         assert REPLY not in rated.replies(QUESTION)  # it is not read for each question
-    bad = [rating_of("q", "r", [], "bad", "weibo", client, time="2026") for client in "ab"]
-    good = [rating_of("q", "r", [], "good", "weibo", client) for client in "ab"]
+    bad = [rating_record("q", "r", [], "bad", "weibo", client, time="2026") for client in "ab"]
+    good = [rating_record("q", "r", [], "good", "weibo", client) for client in "ab"]
     append_rating(rated.path, bad[0])
     assert REPLY not in rated.replies(QUESTION)
     with monkeypatch.context() as patch:  # a correction is no change by hand
-        patch.setattr(rated.retrieval, "_forget", None)
+        patch.setattr(rated.retrieval, "_reset", None)
         for number, is_there in ((1, True), (0, False)):  # nobody corrects the rating of another client
             append_rating(rated.path, good[number], bad[number])
             assert (b'"rejected": "r"' in rated.path.read_bytes()) == is_there

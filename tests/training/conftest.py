@@ -23,7 +23,7 @@ def pairs_file(work_dir: Path) -> Path:
 @pytest.fixture
 def held_out(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A validation pair beside pairs.tsv, which decides alone."""
-    monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 1)
+    monkeypatch.setattr("chatbot.training.data.MIN_DECISIVE_PAIRS", 1)
     path = pairs_file.with_name("held_out.tsv")
     path.write_text("甲甲\t癸癸癸\n")
     return path

@@ -10,7 +10,7 @@ from chatbot.config.learning import LearningSettings
 from chatbot.corpus.batches import Batch, GlobalBatch
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.gradients import Sums, dense, gradient_function
-from chatbot.training.replica import Group, groups_of
+from chatbot.training.replica import Group, group_variables
 from chatbot.training.share import Preparation, Prepared, Share
 
 
@@ -28,14 +28,14 @@ def dense_gradients(
     """
     values = [variable.value for variable in model.trainable_variables] if values is None else list(values)
     prepare = Preparation(model, 1, [device])
-    ((buffer,),) = prepare.copied(prepare(whole_batch(batch), 0))
+    ((buffer,),) = prepare.device_shares(prepare(whole_batch(batch), 0))
     groups = single_groups(model)
     with tf.device(device):
         share = prepare.tensors(buffer)
         inputs = [values[group.indices[0]] for group in groups], share
         scale = None if loss_scale is None else tf.constant(loss_scale)
         sums: Any = (function or gradient_function(model, groups))(*inputs, *([] if scale is None else [scale]))
-        embedding = dense(sums.projection, sums.rows, share.used, model.embedding.embeddings.shape, model.on_gpu)
+        embedding = dense(sums.projection, sums.rows, share.lookup_ids, model.embedding.embeddings.shape, model.on_gpu)
     of_variable = {
         group.indices[0]: gradient for group, gradient in zip(groups, [*sums.groups, embedding], strict=True)
     }
@@ -44,7 +44,7 @@ def dense_gradients(
 
 def single_groups(model: Seq2Seq) -> list[Group]:
     """A group for each variable."""
-    return groups_of(model, LearningSettings(), 0)
+    return group_variables(model, LearningSettings(), 0)
 
 
 def whole_batch(batch: Batch) -> GlobalBatch:

@@ -21,8 +21,8 @@ def light_gradient_function(model: Seq2Seq, groups: Sequence[Group], *_: object)
         loss = tf.reduce_sum(share.weights * tf.cast(share.targets, tf.float32)) / VOCABULARY
         *of_groups, embedding = [loss * tf.sin(weight + 1) for weight in weights]
         lookups = tf.size(share.source.ids) + tf.size(share.target_in.ids)
-        counts = tf.math.unsorted_segment_sum(tf.ones([lookups]), share.places, tf.size(share.used))
-        rows = tf.where(share.used == PAD, 0.0, counts)[:, None] * tf.ones([1, embedding.shape[1]])
+        counts = tf.math.unsorted_segment_sum(tf.ones([lookups]), share.lookup_index, tf.size(share.lookup_ids))
+        rows = tf.where(share.lookup_ids == PAD, 0.0, counts)[:, None] * tf.ones([1, embedding.shape[1]])
         trained = [gradient for gradient, group in zip(of_groups, groups[:-1], strict=True) if group.trained]
         return Sums(loss, share.counts[0], [embedding] if model.tied else [], trained, rows)
 

@@ -14,10 +14,10 @@ from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batch, split
 from chatbot.corpus.vocabulary import PAD
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.model.sequences import Sequences, packed_array, specs_of
+from chatbot.model.sequences import Sequences, pack_array, unsized_specs
 from chatbot.training.optimizer import BETA_1, BETA_2, EPSILON, MOMENTUM, NUM_SLOTS
 
-LARGEST_SQUARE = float(np.finfo(np.float32).max)
+MAX_SQUARE = float(np.finfo(np.float32).max)
 
 
 def tape_gradients(model: Seq2Seq, batch: Batch, key: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
@@ -28,8 +28,8 @@ def tape_gradients(model: Seq2Seq, batch: Batch, key: Any) -> tuple[tf.Tensor, l
 def arrays_of(model: Seq2Seq, batch: Batch) -> tuple[Sequences, Sequences, np.ndarray, np.ndarray]:
     """The source and the target of a batch, and the packed ids and weights that are predicted."""
     source, target_in = model.sequences(batch.source), model.sequences(batch.target_in)
-    targets = packed_array(batch.target_out, target_in.packing, PAD).astype(np.int64)
-    return source, target_in, targets, packed_array(batch.weights, target_in.packing, 0.0)
+    targets = pack_array(batch.target_out, target_in.packing, PAD).astype(np.int64)
+    return source, target_in, targets, pack_array(batch.weights, target_in.packing, 0.0)
 
 
 def gradients_of(
@@ -94,7 +94,7 @@ class SlowTraining:
         mean = [gradient / sum(due.tokens) for gradient in due.gradients]
         squares = sum(float((g**2).sum()) for g, trained in zip(due.gradients, self.trained, strict=True) if trained)
         finite_loss = bool(np.isfinite(due.losses).all())
-        finite = finite_loss and squares < LARGEST_SQUARE
+        finite = finite_loss and squares < MAX_SQUARE
         norm = np.sqrt(squares) / sum(due.tokens)
         if finite:
             self.updates += 1
@@ -114,7 +114,7 @@ class SlowTraining:
                 arrays = *arrays_of(model, batch), seed.generate_state(1, np.uint64)
                 inputs = tf.nest.map_structure(tf.constant, arrays)
                 # Traced at the first batch, for all sizes.
-                loss, terms = self._gradients.get_concrete_function(*specs_of(arrays))(*inputs)
+                loss, terms = self._gradients.get_concrete_function(*unsized_specs(arrays))(*inputs)
                 losses[-1] += float(loss)
                 gradients = [total + term.numpy() for total, term in zip(gradients, terms, strict=True)]
         tokens = [float(share.weights.sum()) for share in shares]

@@ -16,7 +16,7 @@ from chatbot.training.data import Data, prepare, read_probe
 from chatbot.training.devices.towers import Tower
 from chatbot.training.loop import train
 from chatbot.training.machines.team import ALONE, Team
-from chatbot.training.new_model import built_model
+from chatbot.training.new_model import build_model
 from chatbot.training.run import Run, open_run
 from chatbot.training.validation import Validation, Validator
 from chatbot.training.variable_update import VariableUpdate
@@ -42,10 +42,16 @@ def validation_of(nats: float, replies: list[str]) -> Validation:
     return Validation({"nats_per_token": nats, "nats_per_character": nats}, None, replies)
 
 
+def validated(monkeypatch: pytest.MonkeyPatch, *nats: float) -> None:
+    """Let the next validations have these values, in nats per character."""
+    values = iter(nats)
+    monkeypatch.setattr(Validator, "validate", lambda self, _: validation_of(next(values), [""] * len(self._questions)))
+
+
 def small_validator(settings: Settings, data: Data, towers: Sequence[Tower]) -> Validator:
     """The validator of an untrained model, whose weights are so large that replies differ."""
     with tf.device(towers[0].device):
-        model = built_model(settings.model, len(data.vocabulary), settings.learning.seed)
+        model = build_model(settings.model, len(data.vocabulary), settings.learning.seed)
     for weight in model.trainable_variables:
         weight.assign(4.0 * weight)
     return Validator(model, data, settings, towers)
@@ -72,7 +78,7 @@ def train_on(towers: list[Tower], settings: Settings) -> int:
 def without_replies() -> Iterator[None]:
     """Leave out the replies at the end of a run, whose search takes as long to trace as the training step."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("chatbot.training.loop.replies_as_in_chat", lambda *_: [])
+        patch.setattr("chatbot.training.loop.final_replies", lambda *_: [])
         yield
 
 

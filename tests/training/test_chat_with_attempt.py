@@ -10,7 +10,7 @@ import pytest
 
 import chatbot
 from chatbot.attempts.trained import Trained, load_trained
-from chatbot.chat.loading import LoadedModel, ModelCard, load_model
+from chatbot.chat.loading import load_model
 from chatbot.commands import run
 from chatbot.config.chat import ChatSettings
 from chatbot.config.corpus import CorpusSettings
@@ -22,13 +22,12 @@ from chatbot.corpus.selection import Selection
 from chatbot.decoding.reply_text import Reply
 from chatbot.errors import UserError
 from chatbot.evaluation.evaluate import Evaluation, evaluate
-from chatbot.inference.engine import Engine
 from chatbot.inference.replier import Replier
 from chatbot.training.data import prepare
-from chatbot.training.loop import replies_as_in_chat, train
+from chatbot.training.loop import final_replies, train
 from chatbot.training.reporting.terminal import question_line
 from chatbot.training.result import TIME_UP
-from tests.chat.terminal.typed import Line, piped, typed
+from tests.chat.terminal.typed import Line, typed
 from tests.inference.messages import best_of, replies_of, reply_of
 from tests.retrieval.test_vectors import use_groups
 from tests.tiny_models import responder_of
@@ -79,26 +78,6 @@ def test_evaluation_and_chat_read_the_same_sources(trained: Trained, monkeypatch
     assert max(sum(token in marks for token in source) for source in sources) == 3
 
 
-def test_pipe_is_a_conversation_and_an_empty_line_begins_another(
-    trained: Trained, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    capsys.readouterr()
-    histories: list[list[str]] = []
-    responder = responder_of(trained, DecodingSettings(beam_size=1))
-    original = responder.source
-
-    def source(text: str, history: Sequence[str]) -> list[int]:
-        histories.append([turn.strip() for turn in history])
-        return original(text, history)
-
-    monkeypatch.setattr(responder, "source", source)
-    model = LoadedModel(Path("whole"), ModelCard("whole", 1, ()), 2, responder, Engine(responder))
-    piped(model, "甲\n乙\n/new\n\n丙\n", "--beam-size", "1")
-    replies = capsys.readouterr().out.split("\n")
-    assert len(replies) == 5 + 1
-    assert histories == [[], ["甲", replies[0]], ["乙", replies[1]], ["/new", replies[2]], []]
-
-
 def trained_with_pairs(held_out: Path, **changes: Any) -> list[list[str]]:
     """Train a step with an index of the pairs, and return these. One like the first of them is held out."""
     pairs = [line.split("\t")[:2] for line in Path("pairs.tsv").read_text().splitlines()]
@@ -130,11 +109,11 @@ def test_run_with_validation_keeps_its_pairs_for_the_chat(held_out: Path, capsys
         return capsys.readouterr().out.splitlines()
 
     first, why, *_ = shown(question, "/bad", "/why")
-    assert [why.removeprefix("A person wrote this reply, to: "), first] in pairs
+    assert [why.removeprefix("A person wrote this reply to: "), first] in pairs
     assert first not in shown(question)
     generated = shown("xyz", "/good")
     good, why, *_ = shown("xyz?", "/why")
-    assert ([good], why) == (generated, "This reply was rated good as a reply to: xyz")
+    assert ([good], why) == (generated, "A user rated this reply good for: xyz")
     assert chatbot.load(directory).reply(question) == first
 
 
@@ -164,19 +143,21 @@ def test_pairs_are_looked_up_by_meaning_too(
     for embeddings, kept, line in (("none", False, "characters."), ("e5", True, "characters and by meaning.")):
         run("attempts", ["index", "default", "--embeddings", embeddings])
         assert (folder / "meaning").exists() == kept
-        assert f"looked up by {line}" in capsys.readouterr().out
+        assert f"indexed by {line}" in capsys.readouterr().out
     run("attempts", ["index", "default", "--embeddings", "none"])
     settings = small_settings(data=("pairs.tsv",), validation=str(held_out), embeddings="e5", validate_every=1, steps=2)
     resumed = open_with(UntracedUpdate, settings, prepare(settings))
     for stop, is_indexed in ((TIME_UP, False), ("done", True)):  # the vectors of many pairs take hours
-        assert replies_as_in_chat(resumed, stop)
+        assert final_replies(resumed, stop)
         assert (folder / "meaning").exists() == is_indexed
     shutil.rmtree(folder)
-    with pytest.raises(UserError, match=r"^index default: it keeps no training pairs; run its training command again$"):
+    with pytest.raises(
+        UserError, match=r"^index default: the attempt has no training pairs; run its training command again$"
+    ):
         run("attempts", ["index", "default", "--embeddings", "e5"])
 
 
-def test_without_validation_answers_are_looked_up_or_the_fallback(held_out: Path) -> None:
+def test_without_validation_replies_are_looked_up_or_the_fallback(held_out: Path) -> None:
     """An attempt that is validated later keeps its pairs for the model to judge."""
     train_untraced(data=("pairs.tsv",), validation="none", steps=1)
     pairs = [line.split("\t")[:2] for line in Path("pairs.tsv").read_text().splitlines()]

@@ -20,8 +20,8 @@ from chatbot.corpus.batches import Batches
 from chatbot.corpus.vocabulary import BYTES, MARKS, Vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import compose
-from chatbot.retrieval.ratings import rating_of
-from chatbot.training.data import MOST_QUESTIONS, prepare, probe_samples, read_probe
+from chatbot.retrieval.ratings import rating_record
+from chatbot.training.data import MAX_PROBE_QUESTIONS, prepare, probe_samples, read_probe
 from chatbot.training.start import train_here
 from tests.tiny_models import responder_of
 from tests.training.small_run import small_settings
@@ -55,12 +55,14 @@ def test_a_twentieth_of_the_pairs_is_held_out_by_default(work_dir: Path, capsys:
     assert data.validation_decides
     assert data.both_directions
     out = capsys.readouterr().out
-    assert f"Validating on {data.validation.pairs} pairs held out of the training data" in out
+    assert f"Validating on {data.validation.pairs} pairs held out from the training data" in out
     assert f"pairs held out for validation: {data.validation.pairs}" in out
 
 
 @pytest.mark.parametrize(("pairs", "validation"), [(3_000, "none"), (1_999, "auto")])
-def test_nothing_is_held_out_of_few_pairs_or_with_none(work_dir: Path, pairs: int, validation: str) -> None:
+def test_nothing_is_held_out_from_few_pairs_or_with_validation_none(
+    work_dir: Path, pairs: int, validation: str
+) -> None:
     write_numbered_pairs(pairs)
     data = prepare(small_settings(data=("pairs.tsv",), validation=validation, both_directions="auto"))
     assert data.validation is None
@@ -82,8 +84,8 @@ def test_archive_with_parts_validates_on_its_own_part(work_dir: Path, capsys: py
     assert data.validation
     assert data.validation.pairs == 2
     out = capsys.readouterr().out
-    assert "Validating on 2 pairs of corpus.zip (validation part).\n" in out
-    assert "Left out: corpus.zip (test part).\n" in out
+    assert "Validating on 2 pairs from corpus.zip (validation part).\n" in out
+    assert "Not used for training: corpus.zip (test part).\n" in out
 
 
 def test_every_validation_pair_is_scored_as_it_is_trained(work_dir: Path) -> None:
@@ -115,8 +117,8 @@ def test_few_pairs_are_learned_in_both_directions_with_validation(
     work_dir: Path, monkeypatch: pytest.MonkeyPatch, flags: dict[str, Any], limit: int, both: bool
 ) -> None:
     """Three pairs of four are short enough; of two of them, the reversed pair is short enough, too."""
-    monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 1)
-    monkeypatch.setattr("chatbot.training.data.MOST_PAIRS_BOTH_DIRECTIONS", limit)
+    monkeypatch.setattr("chatbot.training.data.MIN_DECISIVE_PAIRS", 1)
+    monkeypatch.setattr("chatbot.training.data.MAX_PAIRS_BOTH_DIRECTIONS", limit)
     write("held_out.tsv", ("甲", "子"))
     data = write("pairs.tsv", ("一", "二"), ("三四", "五"), ("一二三", "四"), ("五六七八", "九"))
     prepared = prepare(small_settings(data=(data,), tokenizer="char", max_length=3, **flags))
@@ -126,7 +128,7 @@ def test_few_pairs_are_learned_in_both_directions_with_validation(
 
 def test_attempt_keeps_cleaning_dictionary_and_directions(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also without validation, by which both directions were learned, and without the cache."""
-    monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 1)
+    monkeypatch.setattr("chatbot.training.data.MIN_DECISIVE_PAIRS", 1)
     Path("words.txt").write_text("小黄鸡机器人\n")
     Path("pairs.tsv").write_text("小黄鸡机器人 @某人\t会聊天\n小黄鸡机器人好\t会！！！！\n" * 3)
     flags = {"dictionary": "words.txt", "clean": ("names", "punctuation")}
@@ -142,20 +144,14 @@ def test_attempt_keeps_cleaning_dictionary_and_directions(work_dir: Path, monkey
 
 
 def test_samples_are_printed_without_control_characters(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They stay in the pairs with --clean markup."""
-    prepare(small_settings(data=(write("pairs.tsv", ("你\x1b好", "在吗"), ("嗯", "好")),), clean=("markup",)))
+    """They stay in the pairs with --clean markup. Words of the dictionary without effect are named first."""
+    Path("words.txt").write_text("iPhone 16\n")
+    data = write("pairs.tsv", ("你\x1b好", "在吗"), ("嗯", "好"))
+    prepare(small_settings(data=(data,), clean=("markup",), dictionary="words.txt"))
     out = capsys.readouterr().out
+    assert out.startswith("words.txt: lines without effect: 1 of 1; ")
     assert "你 \ufffd 好 -> 在 吗" in out
     assert "\x1b" not in out
-
-
-def test_lines_of_the_dictionary_without_effect_are_printed_by_a_new_attempt(
-    work_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("words.txt").write_text("iPhone 16\n")
-    data = write("pairs.tsv", ("你好", "你好呀"), ("吃了吗", "吃了"))
-    prepare(small_settings(data=(data,), dictionary="words.txt"))
-    assert capsys.readouterr().out.startswith("words.txt: lines without effect: 1 of 1; ")
 
 
 def test_many_files_are_one_corpus(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -224,13 +220,13 @@ def test_offered_questions_are_short_and_frequent(work_dir: Path) -> None:
     assert prepare(settings).description["questions"] == ["你好", "再见", "谢谢"]
 
 
-def test_file_without_pairs_is_none_that_was_learned_from(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_without_pairs_is_not_listed_as_training_data(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Such as one in which all replies are rated bad."""
     Path("pairs.tsv").write_text("你好\t早\n再见\t明天见\n")
-    record = rating_of("你好", "走开", [], "bad", "weibo")
+    record = rating_record("你好", "走开", [], "bad", "weibo")
     Path("bad.jsonl").write_text(json.dumps(record) + "\n")
     train_untraced(data=("pairs.tsv", "bad.jsonl"), steps=1)
-    assert "Training on 2 pairs of pairs.tsv; " in capsys.readouterr().out
+    assert "Training on 2 pairs from pairs.tsv; " in capsys.readouterr().out
     assert read_attempt(Path("checkpoints/default")).data == ("pairs.tsv",)
 
 
@@ -240,20 +236,20 @@ def test_first_questions_are_read_line_by_line(tmp_path: Path, encoding: str) ->
     others = [str(i) for i in range(100)]
     path.write_bytes("\r\n".join(["你好，你叫什么名字", "", "  今天的天气怎么样  ", *others]).encode(encoding))
     expected = ["你好，你叫什么名字", "今天的天气怎么样", *others]
-    assert read_probe(str(path)) == expected[:MOST_QUESTIONS]
+    assert read_probe(str(path)) == expected[:MAX_PROBE_QUESTIONS]
     assert read_probe(None) == read_probe("none") == []
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "cannot be read"), (b" \n\n", "no question"), ("你好".encode("gb18030"), "not a text in UTF-8")],
+    [(None, "cannot be read"), (b" \n\n", "no question"), ("你好".encode("gb18030"), "not valid UTF-8")],
 )
 def test_unusable_file_is_refused_before_the_pairs_are_read(
     work_dir: Path, content: bytes | None, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if content is not None:
         Path("probe.txt").write_bytes(content)
-    with pytest.raises(UserError, match=f"^--probe probe.txt: {message}.*give a text file"):
+    with pytest.raises(UserError, match=f"^--probe probe.txt: {message}.*use a text file"):
         train_here(compose(Settings, data=("missing.tsv",), probe="probe.txt"))
     assert capsys.readouterr().out == ""
     assert not Path("checkpoints").exists()

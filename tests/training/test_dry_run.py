@@ -48,11 +48,11 @@ def test_plan_of_an_attempt_that_exists_changes_no_file(
     assert re.search(rf"\n  cpu_0 {sizes}", printed), printed
     assert re.search(r"\n  cpu_1 +0\.0 MB +0\.0 MB +(0\.\d MB) +not measured +over \1\n", printed), printed
     if sys.platform == "linux":
-        whole = re.search(r"\n  The whole process so far: at most ([\d,]+) MB\n", printed)
+        whole = re.search(r"\n  Peak memory of the whole process so far: ([\d,]+) MB\n", printed)
         assert whole is not None, printed
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         assert 1e6 * int(whole[1].replace(",", "")) == pytest.approx(pages * os.sysconf("SC_PAGE_SIZE"), rel=0.5)
-    assert re.search(r"\nSteps: 3 an epoch of 10 pairs; \d+\.\d ms a step\n", printed)
+    assert re.search(r"\nSteps: 3 per epoch of 10 pairs; \d+\.\d ms per step\n", printed)
     assert re.search(r"\nTime: 6 steps; 0:00:\d\d left, [-\d]+ \d\d:\d\d, without validations\n", printed)
 
 
@@ -73,8 +73,8 @@ def test_plan_of_two_replicas(pairs_file: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"local_workers": 2}, "--dry-run plans one machine: leave out --local-workers"),
-        ({"selftest": True}, "--dry-run and --selftest exclude each other; leave out one of the two"),
+        ({"local_workers": 2}, "--dry-run supports only one machine: leave out --local-workers"),
+        ({"selftest": True}, "--dry-run and --selftest cannot be combined; leave out one of the two"),
     ],
 )
 def test_other_processes_are_refused(work_dir: Path, flags: dict[str, int], message: str) -> None:

@@ -13,12 +13,12 @@ from chatbot.flags import replace
 from chatbot.training.allreduce import Exchange
 from chatbot.training.devices.towers import Tower, spread
 from chatbot.training.machines.team import Team
-from chatbot.training.new_model import built_model
-from chatbot.training.replica import groups_of
+from chatbot.training.new_model import build_model
+from chatbot.training.replica import group_variables
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.staged import Staged
 from chatbot.training.step import Synchronous
-from chatbot.training.update import chosen_update, copies, exchange_on_one_machine, open_update
+from chatbot.training.update import local_exchange, make_replicas, open_update, resolve_update
 
 ONE_GPU, GPUS, CPUS = (
     [Tower(device, device, "", None) for device in devices]
@@ -48,16 +48,16 @@ PARTS = [Tower(f"gpu_0_{i}", f"/GPU:{i}", "", None, virtual=True) for i in range
 def test_variable_update_and_all_reduce_are_chosen_from_flags_and_devices(
     given: dict[str, Any], towers: list[Tower], chosen: tuple[str, str]
 ) -> None:
-    parallel = chosen_update(replace(SETTINGS, **given), towers).parallel
+    parallel = resolve_update(replace(SETTINGS, **given), towers).parallel
     assert (parallel.variable_update, parallel.all_reduce) == chosen
 
 
 def test_unsupported_devices_are_errors() -> None:
-    model = built_model(SETTINGS.model, VOCABULARY, SETTINGS.learning.seed)
-    with pytest.raises(UserError, match="--all-reduce nccl: it needs NVIDIA GPUs"):
+    model = build_model(SETTINGS.model, VOCABULARY, SETTINGS.learning.seed)
+    with pytest.raises(UserError, match="--all-reduce nccl: NCCL requires GPUs"):
         open_update(model, replace(SETTINGS, all_reduce="nccl"), CPUS)
-    with pytest.raises(UserError, match="--all-reduce nccl: it needs a GPU for each tower"):
-        exchange_on_one_machine(replace(SETTINGS, all_reduce="nccl"), PARTS)
+    with pytest.raises(UserError, match="--all-reduce nccl: NCCL requires a GPU for each tower"):
+        local_exchange(replace(SETTINGS, all_reduce="nccl"), PARTS)
     with pytest.raises(UserError, match="--local-parameter-device gpu: the towers run on the CPU"):
         open_update(model, replace(SETTINGS, local_parameter_device="gpu"), CPUS)
     with pytest.raises(UserError, match="--model-parallel: 1 device cannot be grouped"):
@@ -74,8 +74,8 @@ def machine_of_two(
 ) -> Any:
     """The step of one of two machines, with a replica for each tower."""
     settings: Settings = replace(SETTINGS, staged_variables=staged)
-    model = built_model(settings.model, VOCABULARY, seed=1, precision=precision)
-    replicas = copies(model, settings, groups_of(model, settings.learning, 4000), towers)
+    model = build_model(settings.model, VOCABULARY, seed=1, precision=precision)
+    replicas = make_replicas(model, settings, group_variables(model, settings.learning, 4000), towers)
     return (Staged if staged else Synchronous)(model, settings.learning, replicas, exchange, Team(machine, 2))
 
 
@@ -99,7 +99,7 @@ def test_state_is_shared_tensor_by_tensor_in_its_own_type(cpus: list[Tower], sta
     update._model.trainable_variables[0].assign(start[0])
     update.scatter_state(state)
     for replica in update.replicas:
-        weights = replica.of_variables(replica.weights)
+        weights = replica.by_variable(replica.weights)
         for value, expected in zip(weights, start, strict=True):
             assert value.numpy().tobytes() == expected.tobytes()
         for value, expected in zip(replica.gather_state().optimizer, state.optimizer, strict=False):
@@ -130,7 +130,9 @@ def test_machines_start_from_the_weights_and_state_of_machine_0(cpus: list[Tower
 def test_pending_gradients_are_on_one_tower_of_one_machine(cpus: list[Tower]) -> None:
     steps = [machine_of_two(cpus[:2], machine, staged=True) for machine in range(2)]
     gradients = [np.full(variable.shape, 5, np.float32) for variable in steps[0]._model.trainable_variables]
-    pending = [sums for step in steps for sums in step._pending_of([*gradients, np.float32(7), np.float32(1)]).sums]
+    pending = [
+        sums for step in steps for sums in step._restore_pending([*gradients, np.float32(7), np.float32(1)]).sums
+    ]
     assert [float(sums.weight) for sums in pending] == [7, 0, 0, 0]
     for values in ([sums.rows for sums in pending], [sums.groups[0] for sums in pending]):
         assert [np.unique(value.numpy()).tolist() for value in values] == [[5], [0], [0], [0]]

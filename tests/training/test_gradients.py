@@ -11,9 +11,9 @@ from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batch, Batches, pad_batch
 from chatbot.corpus.vocabulary import PAD
 from chatbot.flags import replace
-from chatbot.model.recurrent import kept
+from chatbot.model.recurrent import apply_mask
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.new_model import built_model
+from chatbot.training.new_model import build_model
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.share import Preparation
 from tests.model.cudnn_emulation import emulate_gpu
@@ -43,12 +43,12 @@ def test_every_dropout_of_a_share_has_a_mask_of_its_own(
     def recorded(inputs: tf.Tensor, factors: tf.Tensor | None) -> tf.Tensor:
         if factors is not None:
             applied.append(factors.numpy() > 0)
-        return kept(inputs, factors)
+        return apply_mask(inputs, factors)
 
-    for module in ("recurrent", "transformer"):
-        monkeypatch.setattr(f"chatbot.model.{module}.kept", recorded)
+    for module in ("transformer", "recurrent"):  # The first imports `apply_mask` from the second.
+        monkeypatch.setattr(f"chatbot.model.{module}.apply_mask", recorded)
     settings = replace(SETTINGS, keep_prob=0.5, **changes)
-    model = built_model(settings.model, VOCABULARY, seed=1)
+    model = build_model(settings.model, VOCABULARY, seed=1)
     tape_gradients(model, batch_of(5), np.array([1], np.uint64))
     tape_gradients(model, batch_of(5), np.array([2], np.uint64))
     assert len(applied) == 2 * masks
@@ -58,33 +58,20 @@ def test_every_dropout_of_a_share_has_a_mask_of_its_own(
     assert all(0.3 < mask.mean() < 0.7 for mask in applied)
 
 
-@pytest.mark.parametrize(("pieces", "expected"), [(1, 1), (3, 3), (9, 7)])
-def test_pieces_have_every_row_and_masks_of_their_own(pieces: int, expected: int) -> None:
-    """A batch of seven rows."""
-    model = built_model(SETTINGS.model, VOCABULARY, seed=1)
-    batch = batch_of(7)
-    prepared = Preparation(model, 3, ["/CPU:0"])(whole_batch(batch), 5, pieces)
-    shares = shares_of(prepared)
-    assert len(shares) == len(prepared.shares) == expected
-    assert len({int(share.key[0]) for share in shares}) == expected
-    assert sum(len(share.source.mask) for share in shares) == 7
-    assert sum(float(share.counts[0]) for share in shares) == batch.weights.sum()
-    assert sum(float(share.counts[1]) for share in shares) == 7
-
-
 def test_a_tower_with_fewer_pairs_than_pieces_adds_nothing_in_the_others() -> None:
     """Five pairs for two towers: the second has two pairs, and three pieces."""
-    model = built_model(SETTINGS.model, VOCABULARY, seed=1)
+    model = build_model(SETTINGS.model, VOCABULARY, seed=1)
     batch = next(Batches([random_pairs(5, 1)], 5, 1).from_step(0, 2))
     prepared = Preparation(model, 3, ["/CPU:0", "/CPU:1"])(batch, 0, 9)
     *_, last = shares = shares_of(prepared)
     assert [float(share.counts[1]) for share in shares] == [1, 1, 1, 1, 1, 0]
+    assert sum(float(share.counts[0]) for share in shares) == sum(share.weights.sum() for share in batch.shares)
     assert not last.weights.any()
 
 
 def model_of(settings: Settings) -> Seq2Seq:
     """A new model that never predicts padding."""
-    model = built_model(settings.model, VOCABULARY, seed=1)
+    model = build_model(settings.model, VOCABULARY, seed=1)
     model.bias.assign(tf.one_hot(PAD, VOCABULARY, -9.0))
     return model
 

@@ -16,13 +16,12 @@ import pytest
 from chatbot.attempts.checkpoint import read_pointer
 from chatbot.attempts.description import read_attempt
 from chatbot.attempts.trained import load_trained
-from chatbot.config.run import seconds_of
+from chatbot.config.run import parse_time_limit
 from chatbot.errors import EXIT_LOST, UserError
-from chatbot.training.validation import Validator
 from chatbot.training.watch import interrupts
 from tests.commands import ENVIRONMENT
 from tests.training.attempts import metrics, saved_step
-from tests.training.small_run import validation_of
+from tests.training.small_run import validated
 from tests.training.untraced_update import train_untraced
 
 # Runs `interrupts` and then the code of a test, and writes what has happened.
@@ -128,7 +127,7 @@ def test_closed_terminal_does_not_break_the_output(work_dir: Path) -> None:
     assert Path("result").read_text() == str(int(signal.SIGHUP))
 
 
-def test_signals_are_received_by_the_handlers_that_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signal_handlers_are_installed_and_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hangup that is ignored (nohup) stays so. Afterwards, the earlier handlers are back."""
     numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1
     hang_up = signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -169,10 +168,10 @@ def test_run_saves_and_has_the_exit_code_of_the_signal(
 
 def test_time_limit_has_hours_and_minutes() -> None:
     texts = "35:30", "0:01", "00:00:05", "100:00"
-    assert [seconds_of(text) for text in texts] == [127_800, 60, 5, 360_000]
+    assert [parse_time_limit(text) for text in texts] == [127_800, 60, 5, 360_000]
     for text in ("", "90", "0:00", "1:60", "-1:00", "1:5", "1:00:60", "١:٠٠", "1:00 ", "123456:00"):
         with pytest.raises(UserError, match=r"--time-limit .*: expected hours:minutes, such as 35:30"):
-            seconds_of(text)
+            parse_time_limit(text)
 
 
 class Clock:
@@ -193,10 +192,10 @@ class Clock:
         self.now += 1
 
 
-def test_run_ends_in_good_order_when_the_time_is_up(
+def test_time_limit_saves_and_stops_the_run(
     held_out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 2)
+    monkeypatch.setattr("chatbot.training.data.MIN_DECISIVE_PAIRS", 2)
     run = {"validation": str(held_out), "steps": 10**6, "log_every": 10**6, "save_every": 10**6}
     strike = Clock(monkeypatch).pass_second
     _, result = train_untraced(**run, strike=strike, time_limit="0:01", deadline=9)
@@ -205,7 +204,7 @@ def test_run_ends_in_good_order_when_the_time_is_up(
     assert last["step"] == 9
     assert not [name for name in last if name.startswith("validation.")]
     assert "nats per character, at the end of --time-limit; it does not count\n" in out
-    assert "Stopped at step 9: --time-limit is over; the same command goes on from here." in out
+    assert "Stopped at step 9: --time-limit has expired; the same command resumes training." in out
     assert json.loads(Path("checkpoints/default/config.json").read_text()).keys().isdisjoint({"time_limit", "deadline"})
 
 
@@ -213,8 +212,8 @@ def test_chat_uses_the_better_checkpoint_of_a_limited_run(
     held_out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a validation at the end of --time-limit shows decides nothing in the run that goes on."""
-    clock, nats = Clock(monkeypatch), iter([2.2, 2.1, 2.0, 2.05, 2.3])
-    monkeypatch.setattr(Validator, "validate", lambda self, _: validation_of(next(nats), [""] * len(self._questions)))
+    clock = Clock(monkeypatch)
+    validated(monkeypatch, 2.2, 2.1, 2.0, 2.05, 2.3)
     directory = Path("checkpoints/default")
     run = {"validation": str(held_out), "validate_every": 4, "log_every": 4, "strike": clock.pass_second}
     limit = {"steps": 10**6, "time_limit": "0:01"}

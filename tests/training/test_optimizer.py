@@ -1,8 +1,8 @@
-"""The update rules against Keras's optimizers; updates that are not finite; averages; the loss scale of float16."""
+"""The update rules against Keras's optimizers; averages; the loss scale of float16."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -21,12 +21,10 @@ from chatbot.training.optimizer import (
     LossScale,
     apply_update,
     average_and_clip,
-    is_overflow,
     make_slots,
-    update_average,
     update_scalars,
 )
-from chatbot.training.replica import Replica, groups_of
+from chatbot.training.replica import Replica, group_variables
 from tests.training.checkpoints.step_checkpoints import model_of, values_of
 
 RATE = 0.1
@@ -57,37 +55,13 @@ def test_no_tokens_leave_gradients_of_zero() -> None:
     assert (float(norm), gradients[0].numpy().tolist(), bool(finite)) == (0.0, [0.0, 0.0], True)
 
 
-@pytest.mark.parametrize(("where", "bad"), [("gradient", 3e38), ("gradient", float("inf")), ("tokens", float("nan"))])
-@pytest.mark.parametrize("rule", OPTIMIZERS)
-def test_update_that_is_not_finite_changes_nothing(rule: str, where: str, bad: float) -> None:
-    """The square of 3e38 overflows. The first update is skipped as well."""
-    settings = LearningSettings(optimizer=rule, weight_decay=0.3)
-    weight, average = tf.Variable(START, dtype=tf.float32), tf.Variable([5.0, 6.0])
-    slots = make_slots(rule, weight)
-    updates = 0
-    for value in (bad, 0.5, bad, 0.25):
-        skipped = value is bad
-        sums = [tf.constant([1.0, value if where == "gradient" else 0.5])]
-        tokens = tf.constant(4.0 if where == "gradient" or not skipped else float("nan"))
-        gradients, _, finite, _ = average_and_clip(sums, tokens, 5.0)
-        assert bool(finite) == (not skipped)
-        updates += int(finite)
-        before = [variable.numpy() for variable in (weight, average, *slots)]
-        scalars = update_scalars(tf.constant(RATE), tf.constant(updates), finite)
-        apply_update(settings, weight, slots, gradients[0], scalars, decayed=True)
-        update_average(average, weight, 0.9, tf.constant(updates), scalars.applied)
-        after = [variable.numpy() for variable in (weight, average, *slots)]
-        assert [bool((a == b).all()) for a, b in zip(before, after, strict=True)] == [skipped] * len(after)
-        assert all(np.isfinite(value).all() for value in after)
-
-
 PLAIN, MOVING = LearningSettings(), LearningSettings(average=0.9)
 
 
 def saved(learning: LearningSettings, step: int) -> None:
     """Save a checkpoint whose weights have the value of its step; if they are averages, the trained are 10 more."""
     model = model_of(step)
-    replica = Replica(model, learning, groups_of(model, learning, 0))
+    replica = Replica(model, learning, group_variables(model, learning, 0))
     for weight in replica.weights if learning.average else []:
         weight.assign(weight + 10)
     checkpoints = Checkpoints(Path(), model)
@@ -99,12 +73,12 @@ def saved(learning: LearningSettings, step: int) -> None:
     ("before", "now", "averaged", "trained"),
     [(MOVING, MOVING, 3, 13), (PLAIN, MOVING, 3, 3), (MOVING, PLAIN, 13, 13)],
 )
-def test_run_begins_or_ceases_to_average(
+def test_resumed_run_can_start_or_stop_averaging(
     work_dir: Path, before: LearningSettings, now: LearningSettings, averaged: float, trained: float
 ) -> None:
     saved(before, step=3)
     model = model_of(0)
-    replica = Replica(model, now, groups_of(model, now, 1 << 20))
+    replica = Replica(model, now, group_variables(model, now, 1 << 20))
     _, state = Checkpoints(Path(), model).restore(replica.gather_state())
     replica.scatter_state(state)
     assert values_of(replica.weights) == {trained}
@@ -112,16 +86,7 @@ def test_run_begins_or_ceases_to_average(
     assert values_of(weights_of(model)) == {averaged}
 
 
-DOUBLED_AFTER, SMALLEST_SCALE, LARGEST_SCALE = 2, 2.0**-5, 2.0**4
-NAN = float("nan")
-
-
-class Outcome(NamedTuple):
-    """What became of a step."""
-
-    finite: bool  # the update was applied
-    overflow: bool  # it was skipped, and the scale halved
-    scale: float  # afterwards
+GROWTH_INTERVAL, MIN_LOSS_SCALE, MAX_LOSS_SCALE = 2, 2.0**-5, 2.0**4
 
 
 class Course:
@@ -130,25 +95,21 @@ class Course:
     def __init__(self) -> None:
         self.scale, self.steps = 1.0, 0
 
-    def finite(self) -> Outcome:
-        """After a step whose gradients are finite."""
-        self.steps += 1
-        if self.steps == DOUBLED_AFTER:
-            self.scale, self.steps = min(2 * self.scale, LARGEST_SCALE), 0
-        return Outcome(True, False, self.scale)
-
-    def skipped(self, loss_finite: bool, used: float) -> Outcome:
-        """After a step that was not finite. used: the scale of its gradients."""
-        overflow = loss_finite and used > SMALLEST_SCALE
-        self.scale, self.steps = min(used / 2, self.scale) if overflow else self.scale, 0
-        return Outcome(False, overflow, self.scale)
+    def step(self, event: str) -> bool:
+        """Follow a step; return whether its gradients overflowed."""
+        overflow = event == "overflow" and self.scale > MIN_LOSS_SCALE
+        self.scale /= 2 if overflow else 1
+        self.steps = self.steps + 1 if event == "finite" else 0
+        if self.steps == GROWTH_INTERVAL:
+            self.scale, self.steps = min(2 * self.scale, MAX_LOSS_SCALE), 0
+        return overflow
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _quick_course() -> Iterator[None]:
     """A scale that is doubled after few steps, within few powers of two."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("DOUBLED_AFTER", "SMALLEST_SCALE", "LARGEST_SCALE"):
+        for name in ("GROWTH_INTERVAL", "MIN_LOSS_SCALE", "MAX_LOSS_SCALE"):
             patch.setattr(optimizer, name, globals()[name])
         yield
 
@@ -162,24 +123,23 @@ def test_scale_follows_a_plain_computation(events: list[str], resumed: int) -> N
         if i == resumed:
             state, scale = scale.gather_state(), LossScale()
             scale.scatter_state(state)
-        used, finite, tokens = (
-            scale.read(),
-            tf.constant(event == "finite"),
-            tf.constant(NAN if event == "loss" else 9.0),
-        )
-        overflow = is_overflow(used, finite, tokens)
+        used = scale.read()
+        sums = [tf.constant([math.inf if event == "overflow" else 1.0])]
+        tokens = tf.constant(math.nan if event == "loss" else 9.0)
+        _, _, finite, overflow = average_and_clip(sums, tokens, 5.0, used)
         scale.update(used, finite, overflow)
-        expected = course.finite() if event == "finite" else course.skipped(event == "overflow", course.scale)
-        assert Outcome(event == "finite", bool(overflow), float(scale.read())) == expected
+        assert bool(finite) == (event == "finite")
+        assert bool(overflow) == course.step(event)
+        assert float(scale.read()) == course.scale
 
 
-def test_overflows_of_one_scale_halve_it_once() -> None:
+def test_overflows_at_one_scale_halve_it_once() -> None:
     """As those of asynchronous workers, whose scale may have been doubled meanwhile."""
     scale, yes, no = LossScale(), tf.constant(True), tf.constant(False)
     for _ in range(3):
         scale.update(tf.constant(1.0), no, yes)
     assert float(scale.read()) == 0.5
-    for _ in range(2 * DOUBLED_AFTER):
+    for _ in range(2 * GROWTH_INTERVAL):
         scale.update(scale.read(), yes, no)
     scale.update(tf.constant(1.0), no, yes)
     assert float(scale.read()) == 0.5

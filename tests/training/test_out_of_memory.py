@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import DEFAULT, MagicMock
 
 import numpy as np
 import pytest
@@ -23,19 +24,16 @@ from chatbot.training.devices.failures import is_out_of_memory
 from chatbot.training.devices.towers import Tower
 from chatbot.training.loop import train
 from chatbot.training.memory import read_too_large, write_too_large
-from chatbot.training.new_model import built_model
+from chatbot.training.new_model import build_model
 from chatbot.training.run import Run
 from chatbot.training.selftest import CASES, TOLERANCE, VOCABULARY, largest_difference, random_pairs, train_model
-from chatbot.training.share import Share, on_device
-from chatbot.training.staged import Staged
+from chatbot.training.share import Share, copy_to_device
 from chatbot.training.step import Synchronous
 from chatbot.training.update import open_update
 from chatbot.training.variable_update import Graph
 from tests.training.light_gradients import light_gradient_function
-from tests.training.small_run import open_with, small_settings, without_replies
+from tests.training.small_run import TOWERS, open_with, small_settings, without_replies
 from tests.training.untraced_update import UntracedUpdate
-
-CPUS = [Tower(f"cpu_{i}", f"/CPU:{i}", "CPU", None) for i in range(2)]
 
 
 @pytest.fixture(autouse=True)
@@ -76,17 +74,17 @@ def test_only_batches_that_are_too_large_are_divided(cpus: list[Tower], monkeypa
         update(update.prepare(large, number), 0.1)
         update(update.prepare(small, number), 0.1)
     assert (update.prepare(large, 9).pieces, update.prepare(small, 9).pieces) == (2, 1)
-    assert len(update.memory.fitted) == len(update.memory.fitted_at_once) == 1  # the small one
+    assert len(update.memory.fitted) == len(update.memory.fitted_in_one_graph) == 1  # the small one
     assert update.step_graph.traced
     larger = next(Batches([random_pairs(26, 1)], 26, 1).from_step(0, 2))
     update.memory.most_positions = None  # it runs out of memory again, and with it what had enough before may do so
     update(update.prepare(larger, 9), 0.1)
     assert not update.memory.fitted
-    assert not update.memory.fitted_at_once
+    assert not update.memory.fitted_in_one_graph
 
 
 @pytest.mark.parametrize("fails", ["not", "with an error", "for ever"])
-def test_one_graph_of_several_replicas_is_tried_for_each_size_and_not_again_where_it_fails(
+def test_single_graph_of_replicas_is_tried_once_for_each_size(
     fails: str, cpus: list[Tower], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """After it has fitted as several. What is tried is recorded: the next process knows, on the same devices."""
@@ -127,13 +125,11 @@ def test_one_graph_of_several_replicas_is_tried_for_each_size_and_not_again_wher
         for one, other in zip(update.replicas[0].weights, twin.replicas[0].weights, strict=True):
             np.testing.assert_array_equal(one, other)
     file.write_text("[]")
-    with pytest.raises(UserError, match="damaged; remove it"):
+    with pytest.raises(UserError, match="damaged; delete this file"):
         read_too_large(file, devices)
 
 
-def test_memory_that_runs_out_in_a_copy_to_a_device_divides_the_shares(
-    cpus: list[Tower], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_out_of_memory_in_a_copy_splits_shares(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:
     """Three times."""
     pairs, settings = random_pairs(67, 3), CASES["SGD"]
     expected, _, _ = train_model(settings, cpus[:1], pairs, steps=3)
@@ -143,9 +139,9 @@ def test_memory_that_runs_out_in_a_copy_to_a_device_divides_the_shares(
         if len(failed) < 3:
             failed.append(1)
             raise tf.errors.ResourceExhaustedError(None, None, "failed to allocate memory for a copy")
-        return on_device(share, device)
+        return copy_to_device(share, device)
 
-    monkeypatch.setattr("chatbot.training.share.on_device", copy)
+    monkeypatch.setattr("chatbot.training.share.copy_to_device", copy)
     weights, _, update = train_model(settings, cpus[:1], pairs, steps=3)
     assert largest_difference(weights, expected) < TOLERANCE
     batch = next(Batches([pairs], settings.learning.batch_size, settings.learning.seed).from_step(0, 1))
@@ -157,36 +153,28 @@ def staged_training(towers: int) -> tuple[Settings, list[np.ndarray]]:
     """Settings of staged variables on so many towers, and the weights that they train."""
     changes = {"variable_update": "replicated", "all_reduce": "one_device"} if towers > 1 else {}
     settings = replace(CASES["SGD"], staged_variables=True, **changes)
-    return settings, train_model(settings, CPUS[:towers], random_pairs(67, 3), steps=4)[0]
+    return settings, train_model(settings, TOWERS[:towers], random_pairs(67, 3), steps=4)[0]
 
 
 @pytest.mark.parametrize(
-    ("graph", "towers", "failing_call"),
-    [("_late_update_graph", 2, 1), ("step_graph", 1, 2), ("_gradients_graph", 2, 2)],
+    ("function", "towers", "failing_call"), [("_late_update", 2, 1), ("_late_step", 1, 2), ("_gradients", 2, 2)]
 )
 def test_staged_gradients_survive_a_step_that_runs_out_of_memory(
-    graph: str, towers: int, failing_call: int, monkeypatch: pytest.MonkeyPatch
+    function: str, towers: int, failing_call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step fails once: in the update, in the one graph, or in the gradients, after the exchange of the last ones."""
     settings, expected = staged_training(towers)
     run, calls = Graph.__call__, list[int]()
 
     def fail_once(self: Graph, *inputs: Any) -> Any:
-        if any(self is getattr(update, graph) for update in updates):
+        if self._function.python_function.__name__ == function:
             calls.append(1)
             if len(calls) == failing_call:
                 raise tf.errors.ResourceExhaustedError(None, None, "injected")
         return run(self, *inputs)
 
-    updates, begin = list[Staged](), Staged.__init__
-
-    def remember(self: Staged, *arguments: Any) -> None:
-        begin(self, *arguments)
-        updates.append(self)
-
     monkeypatch.setattr(Graph, "__call__", fail_once)
-    monkeypatch.setattr(Staged, "__init__", remember)
-    weights, _, _ = train_model(settings, CPUS[:towers], random_pairs(67, 3), steps=4)
+    weights, _, _ = train_model(settings, TOWERS[:towers], random_pairs(67, 3), steps=4)
     assert len(calls) >= failing_call
     assert largest_difference(weights, expected) < TOLERANCE
 
@@ -237,34 +225,20 @@ def step_of(update: Synchronous) -> None:
     update(update.prepare(batch, 0), 0.1)
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, update: Synchronous) -> list[tf.errors.OpError]:
-    """A list of errors, the last of which the next step raises."""
-    train, errors = update._train, list[tf.errors.OpError]()
-
-    def fail(*arguments: Any) -> Any:
-        if errors:
-            raise errors.pop()
-        return train(*arguments)
-
-    monkeypatch.setattr(update, "_train", fail)
-    return errors
-
-
 def test_failure_of_cudnn_splits_shares(
     cpus: list[Tower], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Other errors are raised, and with one pair at a time the text of TensorFlow is above the message."""
     update = new_update("parameter_server", cpus[:1])
-    errors = failing(monkeypatch, update)
     memory = tf.errors.InternalError(None, None, "CUDNN_STATUS_ALLOC_FAILED in cuda_dnn.cc")
-    errors += [memory]
+    other = tf.errors.InternalError(None, None, "Blas GEMM launch failed")
+    steps = MagicMock(wraps=update._train, side_effect=[memory, DEFAULT, other, *4 * [memory]])
+    monkeypatch.setattr(update, "_train", steps)
     step_of(update)
     assert update.memory.most_positions
-    assert "Perhaps out of memory (CUDNN_STATUS_ALLOC_FAILED in cuda_dnn.cc): shares" in capsys.readouterr().out
-    errors += [tf.errors.InternalError(None, None, "Blas GEMM launch failed")]
+    assert "Possibly out of memory (CUDNN_STATUS_ALLOC_FAILED in cuda_dnn.cc): shares" in capsys.readouterr().out
     with pytest.raises(tf.errors.InternalError):
         step_of(update)
-    errors += 4 * [memory]
     with pytest.raises(UserError, match=r"with one pair at a time") as raised:
         step_of(update)
     assert raised.value.details == ("CUDNN_STATUS_ALLOC_FAILED in cuda_dnn.cc",)
@@ -274,7 +248,7 @@ def test_failure_of_cudnn_splits_shares(
 def new_update(variable_update: str, towers: list[Tower], settings: Settings = CASES["Adam"]) -> Synchronous:
     """A training step with new weights."""
     settings = replace(settings, variable_update=variable_update)
-    update = open_update(built_model(settings.model, VOCABULARY, settings.learning.seed), settings, towers)
+    update = open_update(build_model(settings.model, VOCABULARY, settings.learning.seed), settings, towers)
     update.scatter_state(update.gather_state())
     return update
 
@@ -319,7 +293,7 @@ def test_resumed_run_divides_the_same_shares(pairs_file: Path, monkeypatch: pyte
         (1 << 30, LOGITS + 1, LOGITS + 1),
     )
     for memory, left, logits in (less, more, of_another):
-        monkeypatch.setattr("chatbot.training.run.least_memory", lambda towers, memory=memory: memory)
+        monkeypatch.setattr("chatbot.training.run.min_memory", lambda towers, memory=memory: memory)
         monkeypatch.setattr("chatbot.training.new_model.loss_size", lambda *_, left=left: LossSize(left))
         run = opened(2)
         assert run.train_step.memory.most_positions == (None if memory else 7)

@@ -17,8 +17,8 @@ from chatbot.durable import write_json
 from chatbot.flags import compose, replace
 from chatbot.training.devices import towers
 from chatbot.training.gradients import gradient_function
-from chatbot.training.new_model import built_model
-from chatbot.training.run import chosen_precision
+from chatbot.training.new_model import build_model
+from chatbot.training.run import choose_precision
 from tests.commands import ENVIRONMENT, ROOT
 from tests.model.small_transformer import TRANSFORMER
 from tests.training.attempts import saved_step, weights
@@ -44,25 +44,29 @@ def cpuinfo(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("text", "model", "line"),
     [
-        ("model name : EPYC\nflags\t\t: fpu avx512f avx512_bf16\n", {"rnn_size": 512}, "bfloat16, .* from 512 units"),
-        ("flags : avx512_bf16\n", {"rnn_size": 510}, "float32; .* not measured"),
-        ("flags : avx512_bf16\n", TRANSFORMER | {"embedding_size": 256}, "bfloat16, .* from 256 units"),
-        ("Features\t: fp asimd bf16\n", {"rnn_size": 512}, "float32; .* not measured"),
+        (
+            "model name : EPYC\nflags\t\t: fpu avx512f avx512_bf16\n",
+            {"rnn_size": 512},
+            "bfloat16, .* with 512 or more units",
+        ),
+        ("flags : avx512_bf16\n", {"rnn_size": 510}, "float32; .* not been measured"),
+        ("flags : avx512_bf16\n", TRANSFORMER | {"embedding_size": 256}, "bfloat16, .* with 256 or more units"),
+        ("Features\t: fp asimd bf16\n", {"rnn_size": 512}, "float32; .* not been measured"),
         ("model name : avx512_bf16\nflags\t\t: fpu avx2\n", {"rnn_size": 512}, None),
         (None, {"rnn_size": 512}, None),
     ],
 )
-def test_auto_follows_what_was_measured_on_such_a_cpu(
+def test_auto_precision_depends_on_the_cpu_and_the_layers(
     text: str | None, model: dict[str, Any], line: str | None, cpuinfo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if text is not None:
         cpuinfo.write_text(text)
     settings = compose(Settings, attempt="x", **model)
-    assert chosen_precision(settings, "/GPU:1") == "float32"
-    assert chosen_precision(replace(settings, asynchronous=True), "/CPU:0") == "float32"
-    assert chosen_precision(replace(settings, precision="float16"), "/CPU:0") == "float16"
+    assert choose_precision(settings, "/GPU:1") == "float32"
+    assert choose_precision(replace(settings, asynchronous=True), "/CPU:0") == "float32"
+    assert choose_precision(replace(settings, precision="float16"), "/CPU:0") == "float16"
     assert not capsys.readouterr().out
-    chosen = chosen_precision(settings, "/CPU:0")
+    chosen = choose_precision(settings, "/CPU:0")
     printed = capsys.readouterr().out
     assert re.match(rf"Precision: {line}", printed) if line else printed == ""
     assert chosen == ("bfloat16" if line and line.startswith("bfloat16") else "float32")
@@ -73,7 +77,7 @@ def test_resumed_attempt_keeps_its_precision(cpuinfo: Path) -> None:
     SETTINGS.run.directory.mkdir(parents=True)
     for name in ("last", "config.json"):
         write_json(SETTINGS.run.directory / name, {"precision": "bfloat16"})
-    assert chosen_precision(SETTINGS, "/CPU:0") == "bfloat16"
+    assert choose_precision(SETTINGS, "/CPU:0") == "bfloat16"
 
 
 def largest_difference(one: list[tf.Tensor], other: list[tf.Tensor]) -> float:
@@ -85,7 +89,7 @@ def largest_difference(one: list[tf.Tensor], other: list[tf.Tensor]) -> float:
 @pytest.mark.parametrize(("cell", "precision", "tolerance"), [("lstm", "bfloat16", 0.05), ("gru", "float16", 0.01)])
 def test_precisions_have_similar_gradients(cell: str, precision: str, tolerance: float) -> None:
     exact, rounded = (
-        dense_gradients(built_model(replace(SETTINGS, cell=cell).model, 10, 1, kind), BATCH)[1]
+        dense_gradients(build_model(replace(SETTINGS, cell=cell).model, 10, 1, kind), BATCH)[1]
         for kind in ("float32", precision)
     )
     assert 0 < largest_difference(exact, rounded) < tolerance
@@ -94,7 +98,7 @@ def test_precisions_have_similar_gradients(cell: str, precision: str, tolerance:
 def test_loss_scale_keeps_gradients_within_float16() -> None:
     """The weights of targets are so large that the gradients of the loss sum exceed float16. The loss is unscaled."""
     batch, scale = BATCH._replace(weights=1e6 * BATCH.weights), 2.0**-8
-    models = [built_model(SETTINGS.model, 10, 1, precision) for precision in ("float32", "float16")]
+    models = [build_model(SETTINGS.model, 10, 1, precision) for precision in ("float32", "float16")]
     exact_sums, exact = dense_gradients(models[0], batch)
     function = gradient_function(models[1], single_groups(models[1]))
     _, overflowing = dense_gradients(models[1], batch, function=function, loss_scale=1.0)

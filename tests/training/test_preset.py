@@ -11,7 +11,7 @@ from chatbot.attempts.opening import write_attempt
 from chatbot.attempts.settings import settings_over_config, stored_settings, train_settings
 from chatbot.config.learning import LearningSettings
 from chatbot.config.model import ModelSettings
-from chatbot.config.run import OF_PRESETS_WITH_TRANSFORMER, PRESETS, preset_for
+from chatbot.config.run import PRESETS, TRANSFORMER_PRESET, preset_for
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import compose, flags_of, replace
@@ -25,7 +25,7 @@ def test_values_of_presets_are_valid_defaults_that_flags_override() -> None:
         *("small", "small", "medium", "medium", "large"),
     ]
     flags = flags_of(ModelSettings) | flags_of(LearningSettings)
-    for values in (*PRESETS.values(), OF_PRESETS_WITH_TRANSFORMER):
+    for values in (*PRESETS.values(), TRANSFORMER_PRESET):
         compose(Settings, **values)
         for name in values:
             flag = flags[name]
@@ -33,7 +33,7 @@ def test_values_of_presets_are_valid_defaults_that_flags_override() -> None:
             assert name != "max_length"  # changes the training pairs
             assert flag.kind is not bool or flag.default or flag.negatable
             stated = "off" if flag.default is False else f"{flag.default or 0:g}"
-            assert flag.shown_default.startswith(f"by --preset, or {stated}")
+            assert flag.shown_default.startswith(f"set by --preset, or {stated}")
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_preset_sets_what_is_not_given(small: dict[str, Any], capsys: pytest.Cap
 def test_transformer_gets_its_own_values(small: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     """None of another architecture, so that none is said to be left out."""
     transformer = {**small, "architecture": "transformer", "learning_rate": 0.003}
-    expected = {"preset": "medium", **PRESETS["medium"], **OF_PRESETS_WITH_TRANSFORMER}
+    expected = {"preset": "medium", **PRESETS["medium"], **TRANSFORMER_PRESET}
     del expected["rnn_size"], expected["learning_rate"]
     assert chosen({**transformer, "preset": "medium"}) == expected
     assert "without" not in capsys.readouterr().out
@@ -89,7 +89,7 @@ def test_given_settings_stay(small: dict[str, Any], capsys: pytest.CaptureFixtur
         values = chosen({**small, **excluding})
         assert "copy" not in values
         assert values["ngrams"] == 3
-        assert "on; without --copy, which other settings exclude.\n" in capsys.readouterr().out
+        assert "on; without --copy, which conflicts with other settings.\n" in capsys.readouterr().out
 
 
 def begin(given: dict[str, Any]) -> Settings:

@@ -52,13 +52,13 @@ def there(request: pytest.FixtureRequest, work_dir: Path) -> Path:
     return folder
 
 
-def test_attempt_begins_with_a_pretrained_model_and_needs_it_no_more(
+def test_attempt_starts_from_a_pretrained_model_and_is_independent_of_it(
     there: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Two towers train as one does. What is resumed is as if it had not stopped. It goes back as it was trained."""
     train(attempt="whole", steps=4)
     assert (
-        "Beginning with the pretrained model in there: 43 tokens; texts begin with no token of their own."
+        "Starting from the pretrained model in there: 43 tokens; texts begin with no special token."
         in capsys.readouterr().out
     )
     train(attempt="resumed", steps=2)
@@ -84,8 +84,8 @@ def test_attempt_begins_with_a_pretrained_model_and_needs_it_no_more(
     again, rows = piece_vocabulary(back.tokenizer(), back.config)
     model = Seq2Seq(trained.settings.model, len(again))
     read_weights(model, back, rows)
-    texts = [*trained.vocabulary.bytes_of_tokens()]
-    assert [text for text in again.bytes_of_tokens() if text] == [text for text in texts if text]
+    texts = [*trained.vocabulary.texts]
+    assert [text for text in again.texts if text] == [text for text in texts if text]
     for one, other in zip(model.trainable_variables, trained.model.trainable_variables, strict=True):
         if one.shape == other.shape:  # not those of tokens, of which there is one more
             np.testing.assert_array_equal(one, other)
@@ -95,12 +95,12 @@ def test_attempt_begins_with_a_pretrained_model_and_needs_it_no_more(
     flags = {name: value for name, value in FLAGS.items() if name != "learning_rate"}
     further = settings_over_config({**flags, "init_from": "further"})
     assert further.learning.learning_rate == 0.01  # not that of training from scratch
-    with pytest.raises(UserError, match="--both-directions: of a pretrained model, only replies are learned"):
+    with pytest.raises(UserError, match="--both-directions: a pretrained model learns only replies"):
         settings_over_config({**flags, "init_from": "further", "both_directions": "on"})
     changes = {"max_length": 9, "recompute_activations": True, "keep_prob": 0.5}
     assert settings_over_config({**flags, "init_from": "further", **changes}).model.max_length == 9
     for name, value in {"tokenizer": "jieba", "dictionary": "words.txt", "vocabulary_size": 500}.items():
-        with pytest.raises(UserError, match=f"{value}: not that of the pretrained model in .*further; leave it out"):
+        with pytest.raises(UserError, match=f"{value}: differs from the pretrained model in .*further; leave it out"):
             settings_over_config({**flags, "init_from": "further", name: value})
 
 
@@ -110,7 +110,7 @@ def test_pairs_are_learned_by_heart(there: Path) -> None:
     assert replies_of(responder, [question for question, _ in PAIRS]) == [answer for _, answer in PAIRS]
 
 
-def test_a_preset_keeps_what_is_of_the_pretrained_model(there: Path) -> None:
+def test_preset_does_not_override_the_pretrained_model(there: Path) -> None:
     """Its rate would be that of training from scratch, twenty times as large."""
     flags = {name: value for name, value in FLAGS.items() if name != "learning_rate"}
     settings = settings_over_config({**flags, "preset": "small"})
@@ -130,15 +130,15 @@ def test_only_replies_are_learned(there: Path) -> None:
 def test_flags_that_a_pretrained_model_excludes(there: Path) -> None:
     assert settings_over_config({**FLAGS, "keep_prob": 0.5}).model.keep_prob == 0.5
     for flags, message in (
-        ({"copy": True}, "--copy: a pretrained model has none; leave it out"),
-        ({"embedding_size": 64}, "--embedding-size 64: not that of the pretrained model in there; leave it out"),
-        ({"vocabulary_size": 500}, "--vocabulary-size 500: not that of the pretrained model in there; leave it out"),
-        ({"tokenizer": "char"}, "--tokenizer char: not that of the pretrained model in there; leave it out"),
-        ({"tied_embeddings": False}, "--no-tied-embeddings: not that of the pretrained model"),
-        ({"both_directions": "on"}, "--both-directions: of a pretrained model, only replies are learned; leave it out"),
+        ({"copy": True}, "--copy: not available in a pretrained model; leave it out"),
+        ({"embedding_size": 64}, "--embedding-size 64: differs from the pretrained model in there; leave it out"),
+        ({"vocabulary_size": 500}, "--vocabulary-size 500: differs from the pretrained model in there; leave it out"),
+        ({"tokenizer": "char"}, "--tokenizer char: differs from the pretrained model in there; leave it out"),
+        ({"tied_embeddings": False}, "--no-tied-embeddings: differs from the pretrained model"),
+        ({"both_directions": "on"}, "--both-directions: a pretrained model learns only replies; leave it out"),
         ({"history": 1}, "--history: a pretrained model has no marks of turns; leave it out"),
     ):
         with pytest.raises(UserError, match=message):
             settings_over_config({**FLAGS, **flags})
-    with pytest.raises(UserError, match=r"--tokenizer pieces: of a pretrained model; give --init-from FOLDER"):
+    with pytest.raises(UserError, match=r"--tokenizer pieces: needs a pretrained model; give --init-from FOLDER"):
         settings_over_config({"data": ("pairs.tsv",), "tokenizer": "pieces"})

@@ -164,7 +164,7 @@ def test_window_adds_up_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         "input_wait": pytest.approx(3 / 9),
     }
     clock.now += 2  # what follows counts in the next window, also while the last steps are computed
-    with window.paused():
+    with window.pause():
         clock.now += 50
     clock.now += 1
     assert window.end(10, 0.1)(steps)["examples_per_s"] == pytest.approx(9 / 3)
@@ -175,7 +175,7 @@ def test_window_adds_up_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_other_batches_replace_those_that_were_copied() -> None:
     """As after a run went back."""
     old, new = ((batch(share([[number]], [[number]])) for number in range(start, start + 9)) for start in (5, 20))
-    window = Window(old)
+    window = Window(old, lambda _: None)
     window.next_batch()
     window.restart(new)
     assert [window.next_batch().batch.shares[0].source.item() for _ in range(3)] == [20, 21, 22]
@@ -188,8 +188,7 @@ def test_losses_and_norms_that_are_not_finite_do_not_count(monkeypatch: pytest.M
     nan, inf = math.nan, math.inf
     steps = [result([6.0, 4.0], [2.0, 2.0], 2, 3.0), result([nan, 1.0], [1.0, 1.0], 2, nan)]
     steps.append(result([2.0, 4.0], [2.0, 2.0], 2, inf))
-    batches: list[Any] = []
-    window = Window(batch for batch in batches)
+    window = Window((each for each in list[Any]()), lambda _: None)
     clock.now += 2
     record_of = window.end(3, 0.1)
     record = record_of(steps)
@@ -205,7 +204,7 @@ def test_a_log_waits_for_no_step_and_a_save_for_all(pairs_file: Path, monkeypatc
     """The results of a window are there after the next step has begun, and its record is written later still."""
     begun = [threading.Event() for _ in range(7)]
     unpack, write, save, windows = (
-        metrics_module.unpacked_results,
+        metrics_module.unpack_results,
         TensorBoard.record,
         Checkpoints.save,
         iter(range(1, 7)),
@@ -225,7 +224,7 @@ def test_a_log_waits_for_no_step_and_a_save_for_all(pairs_file: Path, monkeypatc
         saved.append((progress.step, metrics()[-1]["step"]))
         save(checkpoints, progress, *arguments)
 
-    monkeypatch.setattr(metrics_module, "unpacked_results", unpack_late)
+    monkeypatch.setattr(metrics_module, "unpack_results", unpack_late)
     monkeypatch.setattr(TensorBoard, "record", write_late)
     monkeypatch.setattr(Checkpoints, "save", noted_save)
     train_untraced(strike=lambda step: begun[step].set(), steps=6, save_every=3, report_to="tensorboard")
@@ -233,7 +232,7 @@ def test_a_log_waits_for_no_step_and_a_save_for_all(pairs_file: Path, monkeypatc
     assert [line["step"] for line in metrics()] == [1, 2, 3, 4, 5, 6]
 
 
-def test_an_error_loses_no_window_that_has_ended(pairs_file: Path) -> None:
+def test_error_loses_no_finished_window(pairs_file: Path) -> None:
     def fail(step: int) -> None:
         assert step < 6, "injected"
 

@@ -11,7 +11,7 @@ from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import compose
 from chatbot.training.run import Run
-from chatbot.training.schedule import Calendar, calendar_of, schedule_of
+from chatbot.training.schedule import Calendar, make_calendar, make_schedule
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ from chatbot.training.schedule import Calendar, calendar_of, schedule_of
 def test_highest_rate_and_warm_up_follow_the_settings(
     changes: dict[str, Any], pairs: int, steps_per_epoch: int, highest: float, warm_up: int
 ) -> None:
-    schedule = schedule_of(LearningSettings(learning_rate=0.002, **changes), pairs, steps_per_epoch)
+    schedule = make_schedule(LearningSettings(learning_rate=0.002, **changes), pairs, steps_per_epoch)
     assert (schedule.highest, schedule.warm_up) == (pytest.approx(highest), warm_up)
 
 
@@ -47,7 +47,7 @@ SLOW = {
 @pytest.mark.parametrize("kind", SLOW)
 def test_schedules_equal_their_formulas(kind: str) -> None:
     settings = LearningSettings(learning_rate=RATE, warm_up=WARM_UP, schedule=kind, epochs=2)
-    schedule = schedule_of(settings, 64, LENGTH // 2)
+    schedule = make_schedule(settings, 64, LENGTH // 2)
     rising = [RATE * (step + 1) / WARM_UP for step in range(WARM_UP)]
     if kind == "one-cycle":
         rising = [RATE / 25 + RATE * 24 / 25 * (1 - cos(pi * step / 3)) / 2 for step in range(WARM_UP)]
@@ -62,13 +62,13 @@ def test_schedules_equal_their_formulas(kind: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"schedule": "cosine", "steps": 9, "warm_up": 9}, "--warm-up 9: the run has 9 steps"),
-        ({"schedule": "one-cycle", "epochs": 1, "warm_up": 500}, "--warm-up 500: the run has 500 steps"),
+        ({"schedule": "cosine", "steps": 9, "warm_up": 9}, "--warm-up 9: the run has only 9 steps"),
+        ({"schedule": "one-cycle", "epochs": 1, "warm_up": 500}, "--warm-up 500: the run has only 500 steps"),
     ],
 )
-def test_schedules_that_cannot_be_followed_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_impossible_schedules_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        schedule_of(LearningSettings(**changes), 64, 500)
+        make_schedule(LearningSettings(**changes), 64, 500)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_intervals_are_independent_and_last_step_does_everything(
 def test_last_step_of_flags_and_defaults(flags: dict, steps_per_epoch: int, expected: int) -> None:
     settings = compose(Settings, log_every=3, save_every=4, **flags)
     for decides, last_step in ((False, expected), (True, expected if flags else None)):
-        calendar = calendar_of(settings, steps_per_epoch, 64, 500, decides)
+        calendar = make_calendar(settings, steps_per_epoch, 64, 500, decides)
         assert (calendar.log_every, calendar.save_every, calendar.last_step) == (3, 4, last_step)
 
 
@@ -116,7 +116,7 @@ def test_interval_of_validations_follows_both_sets(
 ) -> None:
     """An epoch, within bounds; scoring 6,000 pairs takes as long as 31 steps of 64 pairs, a tenth of 313."""
     settings = compose(Settings, validate_every=given)
-    calendar = calendar_of(settings, steps_per_epoch, 64, validation_pairs, validation_decides=True)
+    calendar = make_calendar(settings, steps_per_epoch, 64, validation_pairs, validation_decides=True)
     assert calendar.validate_every == expected
 
 

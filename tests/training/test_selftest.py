@@ -12,7 +12,7 @@ from chatbot.flags import replace
 from chatbot.training import selftest as module
 from chatbot.training.devices.towers import Tower
 from chatbot.training.gradients import Sums
-from chatbot.training.selftest import CASES, SETTINGS, STEPS, every_pair_once, masks_differ, selftest
+from chatbot.training.selftest import CASES, SETTINGS, STEPS, masks_differ, sees_every_pair_once, selftest
 from chatbot.training.share import Share
 from chatbot.training.variable_update import StepResult
 from tests.training.light_gradients import light_gradient_function
@@ -90,10 +90,10 @@ def test_selftest_fails_when_towers_disagree(
 
 
 def test_pair_that_is_left_out_or_seen_twice_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert every_pair_once(3)
+    assert sees_every_pair_once(3)
     batches = module.Batches.from_step
     monkeypatch.setattr(module.Batches, "from_step", lambda self, step, towers: batches(self, step + 1, towers))
-    assert not every_pair_once(3)
+    assert not sees_every_pair_once(3)
 
 
 @pytest.mark.parametrize(("losses", "differ"), [([1, 2, 3], True), ([1, 2, 1], False), ([1, 2, math.nan], False)])

@@ -12,12 +12,12 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from chatbot.corpus.batches import Batches
 from chatbot.flags import replace
-from chatbot.model.sequences import specs_of
+from chatbot.model.sequences import unsized_specs
 from chatbot.training.gradients import gradient_function
-from chatbot.training.new_model import built_model
-from chatbot.training.replica import groups_of
+from chatbot.training.new_model import build_model
+from chatbot.training.replica import group_variables
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
-from chatbot.training.share import Preparation, Prepared, Share, buffer_of, tensors_of
+from chatbot.training.share import Preparation, Prepared, Share, pack_buffer, unpack_buffer
 from chatbot.training.variable_update import Graph
 from tests.model.small_transformer import TRANSFORMER
 from tests.training.dense_gradients import shares_of
@@ -28,7 +28,7 @@ SEED, STEP, PAIRS = 3, 5, 13
 def prepared_on(machine: int, machines: int, towers: int, pieces: int) -> Prepared:
     """The shares of one machine; each machine has as many towers."""
     batch = next(Batches([random_pairs(PAIRS, 1)], PAIRS, SEED).from_step(0, towers, machine, machines))
-    model = built_model(SETTINGS.model, VOCABULARY, seed=1)
+    model = build_model(SETTINGS.model, VOCABULARY, seed=1)
     return Preparation(model, SEED, ["/CPU:0"] * towers, machine)(batch, STEP, pieces)
 
 
@@ -37,7 +37,7 @@ def test_rows_of_a_step_do_not_depend_on_its_division() -> None:
     (whole,) = shares_of(prepared_on(0, 1, 1, 1))
     for division in ((0, 1, 4, 1), (0, 1, 2, 99), (0, 2, 2, 1), (1, 2, 2, 4), (2, 3, 1, 2)):
         for share in shares_of(prepared_on(*division)):
-            np.testing.assert_array_equal(share.used, whole.used)
+            np.testing.assert_array_equal(share.lookup_ids, whole.lookup_ids)
 
 
 def test_each_piece_of_a_tower_of_a_machine_has_masks_of_its_own() -> None:
@@ -54,14 +54,14 @@ def test_each_piece_of_a_tower_of_a_machine_has_masks_of_its_own() -> None:
 def test_a_gpu_reads_every_array_of_a_share(changes: dict[str, Any]) -> None:
     """In the graph of the gradients: what no result depends on would be copied for nothing."""
     settings = replace(SETTINGS, keep_prob=0.5, **changes)
-    model = built_model(settings.model, VOCABULARY, seed=1, on_gpu=True)
+    model = build_model(settings.model, VOCABULARY, seed=1, on_gpu=True)
     prepare = Preparation(model, 1, ["/GPU:0"], home="/CPU:0")
     batch = next(Batches([random_pairs(PAIRS, 1)], PAIRS, SEED).from_step(0, 1))
-    ((buffer,),) = prepare.copied(prepare(batch, 0))
-    groups = groups_of(model, settings.learning, 1 << 30)
-    weights = [tf.TensorSpec(group.joined([tf.zeros(shape) for shape in group.shapes]).shape) for group in groups]
+    ((buffer,),) = prepare.device_shares(prepare(batch, 0))
+    groups = group_variables(model, settings.learning, 1 << 30)
+    weights = [tf.TensorSpec(group.join([tf.zeros(shape) for shape in group.shapes]).shape) for group in groups]
     function: Any = gradient_function(model, groups)
-    graph = function.get_concrete_function(weights, specs_of(prepare.tensors(buffer))).graph
+    graph = function.get_concrete_function(weights, unsized_specs(prepare.tensors(buffer))).graph
     read: set[tf.Operation] = set()
     queue = [tensor.op for tensor in graph.outputs]
     while queue:
@@ -90,10 +90,10 @@ def assert_equal(actual: Any, expected: npt.NDArray[Any]) -> None:
 
 
 @given(st.lists(ARRAYS, max_size=6), st.booleans())
-def test_arrays_come_out_as_they_went_in(some: list[npt.NDArray[Any]], transposed: bool) -> None:
+def test_buffer_returns_the_packed_arrays(some: list[npt.NDArray[Any]], transposed: bool) -> None:
     """Empty arrays, scalars, arrays that are not contiguous, integers with the bits of a NaN."""
     structure = {"some": [array.T if transposed else array for array in some], "none": (), "last": np.float32(0.5)}
-    found = tensors_of(tf.nest.map_structure(tf.convert_to_tensor, buffer_of(structure)), specs_of(structure))
+    found = unpack_buffer(tf.nest.map_structure(tf.convert_to_tensor, pack_buffer(structure)), unsized_specs(structure))
     tf.nest.map_structure(assert_equal, found, structure)
 
 
@@ -102,10 +102,10 @@ def test_one_graph_takes_all_sizes() -> None:
         ids = np.arange(rows * time).reshape(rows, time)
         return {"ids": ids, "mask": ids % 3 == 0, "lengths": ids[:, 0].astype(np.int32)}
 
-    specs = specs_of(structure(1, 1))
-    graph = Graph(lambda buffer: tensors_of(buffer, specs))
+    specs = unsized_specs(structure(1, 1))
+    graph = Graph(lambda buffer: unpack_buffer(buffer, specs))
     for rows, time in ((1, 1), (3, 5), (7, 2), (0, 4)):
-        buffer = tf.nest.map_structure(tf.convert_to_tensor, buffer_of(structure(rows, time)))
+        buffer = tf.nest.map_structure(tf.convert_to_tensor, pack_buffer(structure(rows, time)))
         tf.nest.map_structure(assert_equal, graph(buffer), structure(rows, time))
         assert buffer.content.shape == [2 * rows * time], "int32 is not in it: TensorFlow would copy it twice"
         assert [array.dtype for array in buffer.on_host] == [tf.int32]

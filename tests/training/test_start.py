@@ -29,7 +29,7 @@ def jobs_of(monkeypatch: pytest.MonkeyPatch, found: list[Gpu], **flags: Any) -> 
 
     monkeypatch.delenv("TF_CONFIG", raising=False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(module, "find_gpus", lambda: found)
+    monkeypatch.setattr("chatbot.training.devices.towers.find_gpus", lambda: found)
     monkeypatch.setattr(module, "run_jobs", run_jobs)
     assert module.start(compose(Settings, **flags)) == 0
     for job in started:
@@ -88,7 +88,9 @@ def test_processes_that_cannot_be_started_are_errors(monkeypatch: pytest.MonkeyP
             module.start(compose(Settings, worker_hosts=hosts, task_index=0))
     cluster = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
-    with pytest.raises(UserError, match=r"^--local-workers: TF_CONFIG names machines already; leave it out"):
+    with pytest.raises(
+        UserError, match=r"^--local-workers: TF_CONFIG already defines the machines; leave out --local-workers"
+    ):
         module.start(compose(Settings, local_workers=2))
 
 
@@ -116,12 +118,12 @@ def test_gpu_that_does_not_answer_is_left_out_and_named(
     Nvml(monkeypatch, 3).lost = {1}
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(module, "open_towers", open_towers)
-    module.open_and_print_towers(Settings(), module.chosen_gpus(Settings()))
+    module.open_and_print_towers(Settings(), module.select_gpus(Settings()))
     assert [gpu.number for gpu in opened] == [0, 2]
-    assert capsys.readouterr().err == "GPU 1 does not answer, and is left out: GPU is lost\n"
+    assert capsys.readouterr().err == "GPU 1 does not answer and is skipped: GPU is lost\n"
 
 
-def test_operations_are_deterministic_if_they_must(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deterministic_flag_enables_op_determinism(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[bool] = []
     monkeypatch.setattr(module, "open_towers", lambda *_: [])
     monkeypatch.setattr(tf.config.experimental, "enable_op_determinism", lambda: called.append(True))

@@ -28,7 +28,7 @@ def lines_of(watch: StepWatch, seconds: int) -> list[str]:
     return [line for line in (watch.tick() for _ in range(seconds)) if line]
 
 
-def test_line_comes_once_for_the_time_within_one_step() -> None:
+def test_warning_is_printed_once_for_a_slow_step() -> None:
     tracing = False
     watch = StepWatch(True, lambda: tracing, lambda: None)
     assert not lines_of(watch, 2 * LIMIT)
@@ -42,7 +42,7 @@ def test_line_comes_once_for_the_time_within_one_step() -> None:
         tracing = False
         assert not lines_of(watch, LIMIT - 1)
         assert lines_of(watch, 2 * LIMIT) == [
-            f"Step 3 has made no progress for {LIMIT} seconds. It may be slow; else {CAUSES}."
+            f"Step 3 has made no progress for {LIMIT} seconds. It may just be slow; otherwise {CAUSES}."
         ]
     with watch.step(4):
         assert not lines_of(watch, 2 * LIMIT)
@@ -69,9 +69,7 @@ def test_lost_device_ends_the_process_after_each_limit_of_a_step(monkeypatch: py
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
-def test_step_that_stands_still_ends_the_process(
-    in_thread: bool, pairs_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hanging_step_ends_the_process(in_thread: bool, pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in a run that another thread of a program trains."""
     ended: queue.Queue[LostError] = queue.Queue()
     monkeypatch.setattr(module, "end_process", ended.put)
@@ -91,7 +89,7 @@ def test_step_that_stands_still_ends_the_process(
     assert errors[0].exit_code == EXIT_LOST
 
 
-def test_step_has_all_its_time_and_without_a_limit_any(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_ends_the_process_only_after_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: queue.Queue[LostError] = queue.Queue()
     monkeypatch.setattr(module, "end_process", ended.put)
     for timeout, seconds, expected in ((5, 4, 0), (5, 5, 1), (math.inf, 1000, 1)):
@@ -132,7 +130,7 @@ def test_steps_of_a_run_are_watched_and_nothing_else(
     validation = validation_of(1.0, ["子"])
     monkeypatch.setattr(Validator, "validate", noted("validation", lambda *_: validation))
     monkeypatch.setattr(Checkpoints, "save", noted("save", Checkpoints.save))
-    monkeypatch.setattr(Checkpoints, "forget_lost_best", noted("disk", Checkpoints.forget_lost_best))
+    monkeypatch.setattr(Checkpoints, "restore_previous_best", noted("disk", Checkpoints.restore_previous_best))
     monkeypatch.setattr(Run, "due", noted("due", Run.due))
     monkeypatch.setattr(Run, "go_back", noted("back", Run.go_back))
     monkeypatch.setattr(Loop, "_read", noted("results", Loop._read))
@@ -150,9 +148,7 @@ def test_steps_of_a_run_are_watched_and_nothing_else(
     assert watched == expected
 
 
-def test_thread_of_the_signals_prints_the_line(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watching_thread_prints_the_warning(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TICK", 0.001)
     lines, printed = iter(["", "a line"]), threading.Event()
 

@@ -12,19 +12,19 @@ from chatbot.corpus.batches import Batches
 from chatbot.flags import replace
 from chatbot.training.devices.towers import Tower
 from chatbot.training.memory import loss_size
-from chatbot.training.new_model import built_model
+from chatbot.training.new_model import build_model
 from chatbot.training.replica import (
     DECODER,
     ENCODER,
     GROUP_BYTES,
     PROJECTION,
-    groups_of,
-    least_bytes,
-    size_of,
+    group_variables,
+    min_group_bytes,
+    variable_bytes,
 )
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.step import Synchronous
-from chatbot.training.update import copies, open_update
+from chatbot.training.update import make_replicas, open_update
 
 
 def test_towers_on_gpus_do_not_wait_for_each_other(cpus: list[Tower]) -> None:
@@ -34,10 +34,10 @@ def test_towers_on_gpus_do_not_wait_for_each_other(cpus: list[Tower]) -> None:
     """
     settings = replace(SETTINGS, keep_prob=0.5)
     size = loss_size(settings, cpus)
-    model = built_model(settings.model, VOCABULARY, 1, "float16", loss_size=size, on_gpu=True)
+    model = build_model(settings.model, VOCABULARY, 1, "float16", loss_size=size, on_gpu=True)
     update = open_update(model, settings, cpus[:2])
     prepared = update.prepare(next(Batches([random_pairs(20, 1)], 20, 1).from_step(0, 2)), 0)
-    step = update.step_graph.concrete(update.preparation.copied(prepared)[0], tf.constant(0.1))
+    step = update.step_graph.concrete(update.preparation.device_shares(prepared)[0], tf.constant(0.1))
     graph = step.graph.as_graph_def()
     functions = {function.signature.name: function for function in graph.library.function}
     (tower,) = (function for name, function in functions.items() if "tower_gradients" in name)
@@ -59,11 +59,11 @@ def named_exchange(parts: list[list[tf.Tensor]]) -> list[list[tf.Tensor]]:
 
 def ancestors_of_exchanges(towers: list[Tower]) -> list[set[str]]:
     """The operations that each exchange of a step waits for, after TensorFlow has inlined the towers' functions."""
-    model = built_model(DEEP.model, VOCABULARY, seed=1)
-    groups = groups_of(model, DEEP.learning, GROUP_BYTES)
-    update = Synchronous(model, DEEP.learning, copies(model, DEEP, groups, towers), named_exchange)
+    model = build_model(DEEP.model, VOCABULARY, seed=1)
+    groups = group_variables(model, DEEP.learning, GROUP_BYTES)
+    update = Synchronous(model, DEEP.learning, make_replicas(model, DEEP, groups, towers), named_exchange)
     prepared = update.prepare(next(Batches([random_pairs(20, 1)], 20, 1).from_step(0, len(towers))), 0)
-    step = update.step_graph.concrete(update.preparation.copied(prepared)[0], tf.constant(0.1))
+    step = update.step_graph.concrete(update.preparation.device_shares(prepared)[0], tf.constant(0.1))
     nodes = {node.name: node for node in _run_inline_graph_optimization(step, False, False).node}
     assert not any("tower_gradients" in node.attr["f"].func.name for node in nodes.values() if "f" in node.attr)
     found: list[set[str]] = []
@@ -97,8 +97,8 @@ def test_no_exchange_waits_for_later_stages_of_the_backward_pass(cpus: list[Towe
 @pytest.mark.parametrize("size", [0, 2000, 1 << 30])
 def test_groups_have_every_variable_once_in_the_order_of_the_backward_pass(changes: dict[str, Any], size: int) -> None:
     settings = replace(DEEP, **changes)
-    model = built_model(settings.model, VOCABULARY, seed=1)
-    groups, variables = groups_of(model, settings.learning, size), model.trainable_variables
+    model = build_model(settings.model, VOCABULARY, seed=1)
+    groups, variables = group_variables(model, settings.learning, size), model.trainable_variables
     assert sorted(i for group in groups for i in group.indices) == [*range(len(variables))]
     assert [variables[i] for i in groups[-1].indices] == [model.embedding.embeddings]
     stages = [group.stage for group in groups[:-1]]
@@ -111,22 +111,22 @@ def test_groups_have_every_variable_once_in_the_order_of_the_backward_pass(chang
             group.decayed
         } or not settings.learning.weight_decay
         assert group.trained == (group.stage != ENCODER or "freeze" not in changes)
-        *others, _ = map(size_of, members)
+        *others, _ = map(variable_bytes, members)
         assert sum(others) < max(1, size)
     if not size:
         assert {len(group.indices) for group in groups} == {1}
 
 
-def test_parts_are_all_of_the_model() -> None:
-    model = built_model(SETTINGS.model, VOCABULARY, seed=1)
+def test_frozen_parts_cover_the_model() -> None:
+    model = build_model(SETTINGS.model, VOCABULARY, seed=1)
     counts = {"embedding": 1, "encoder": 3, "decoder": 4, "attention": 1, "projection": 1}
     for part, count in counts.items():
-        groups = groups_of(model, replace(SETTINGS, freeze=part).learning, 0)
+        groups = group_variables(model, replace(SETTINGS, freeze=part).learning, 0)
         assert sum(not group.trained for group in groups) == count, part
 
 
 @pytest.mark.parametrize("megabytes", [1, 4, 64, 400, 3000])
-def test_size_of_groups_on_gpus_costs_least(megabytes: int) -> None:
+def test_group_size_on_gpus_minimises_the_cost(megabytes: int) -> None:
     """One group costs as much as an exchange of GROUP_BYTES, and the last one is exchanged after the backward pass."""
     total = megabytes << 20
     model: Any = SimpleNamespace(trainable_variables=[tf.TensorSpec([total // 8]), tf.TensorSpec([total // 8])])
@@ -134,6 +134,6 @@ def test_size_of_groups_on_gpus_costs_least(megabytes: int) -> None:
     def cost(size: float) -> float:
         return max(1, total / size) * GROUP_BYTES + min(size, total)
 
-    chosen = least_bytes(model, on_gpus=True, is_exchanged=True)
+    chosen = min_group_bytes(model, on_gpus=True, is_exchanged=True)
     assert all(cost(chosen) <= 1.001 * cost(chosen * factor) for factor in (0.25, 0.5, 0.9, 1.1, 2, 4))
-    assert chosen >= least_bytes(model, on_gpus=False, is_exchanged=True)
+    assert chosen >= min_group_bytes(model, on_gpus=False, is_exchanged=True)

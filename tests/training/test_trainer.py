@@ -10,12 +10,10 @@ import pytest
 from chatbot.attempts.trained import load_trained
 from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
-from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.data import prepare
 from chatbot.training.loop import train
-from chatbot.training.validation import Validator
-from tests.training.attempts import metrics, saved_step, weights
-from tests.training.small_run import open_with, small_settings, train_small, validation_of
+from tests.training.attempts import metrics, weights
+from tests.training.small_run import open_with, small_settings, train_small, validated
 from tests.training.untraced_update import UntracedUpdate, train_untraced
 
 
@@ -26,7 +24,7 @@ def test_resumed_run_equals_uninterrupted_run(pairs_file: Path, capsys: pytest.C
     train_small(**run, steps=5, attempt="whole")
     out = capsys.readouterr().out
     assert "甲甲 -> 子" in out.replace("甲 甲", "甲甲")
-    assert "Nothing is validated" in out
+    assert "Without validation, the last checkpoint is used" in out
     assert out.rstrip().endswith("python chat.py --attempt whole")
     train_small(**run, steps=3, attempt="parts")
     with Path("checkpoints/parts/metrics.jsonl").open("a") as file:
@@ -50,12 +48,6 @@ def test_resumed_run_equals_uninterrupted_run(pairs_file: Path, capsys: pytest.C
     assert len(metrics("parts")) == 5
 
 
-def validated(monkeypatch: pytest.MonkeyPatch, *nats: float) -> None:
-    """Let the next validations have these values, in nats per character."""
-    values = iter(nats)
-    monkeypatch.setattr(Validator, "validate", lambda self, _: validation_of(next(values), [""] * len(self._questions)))
-
-
 def best_step() -> int:
     """The step of the best checkpoint."""
     return int(json.loads(Path("checkpoints/default/best").read_text())["step"])
@@ -65,7 +57,7 @@ def test_validation_keeps_the_best_checkpoint_and_stops_early(
     held_out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not before the least number of steps; and as early in a resumed run, unless there are other pairs."""
-    monkeypatch.setattr("chatbot.training.run.LEAST_STEPS", 9)
+    monkeypatch.setattr("chatbot.training.run.MIN_STEPS", 9)
     validated(monkeypatch, 2.0, 2.1, 2.1, 1.9, 1.95, 1.92)
     run: dict[str, Any] = {"validation": str(held_out), "patience": 2, "validate_every": 2}
     _, result = train_untraced(**run)
@@ -86,61 +78,8 @@ def test_validation_keeps_the_best_checkpoint_and_stops_early(
     assert best_step() == 14
     capsys.readouterr()
     assert train_untraced(**{**run, "validation": "none"}, steps=18)[1].step == 18
-    assert "the best checkpoint so far, of step 14, is used" in capsys.readouterr().out
+    assert "the best checkpoint so far, from step 14, is used" in capsys.readouterr().out
     assert best_step() == 14
-
-
-class KilledError(BaseException):
-    """In place of a SIGKILL."""
-
-
-@pytest.mark.parametrize("error", [KilledError, UserError])
-def test_validation_that_does_not_end_loses_nothing(
-    held_out: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
-) -> None:
-    """The run that goes on validates what is saved, and then has the files of one that was not interrupted."""
-    run: dict[str, Any] = {"validation": str(held_out), "validate_every": 2, "log_every": 3, "average": 0.5}
-    validated(monkeypatch, 2.0, 1.9, 1.95)
-    train_untraced(**run, steps=6, attempt="whole")
-    trained, amend = [], Checkpoints.amend
-    # Three processes end in a validation, one before its result is in the checkpoint, the last with nothing to do.
-    for process, nats in enumerate(([2.0], [], [1.9], [1.9], [1.95], [])):
-        values = iter(nats)
-
-        def amend_or_end(*arguments: Any, process: int = process) -> None:
-            if process == 2:
-                raise error("it does not end")
-            amend(*arguments)
-
-        monkeypatch.setattr(Checkpoints, "amend", amend_or_end)
-
-        def validate(validator: Validator, _: Any, values: Any = values) -> Any:
-            if (value := next(values, None)) is None:
-                raise error("it does not end")
-            return validation_of(value, [""] * len(validator._questions))
-
-        monkeypatch.setattr(Validator, "validate", validate)
-        try:
-            resumed, _ = train_untraced(**run, steps=6, attempt="parts")
-            assert isinstance(resumed.train_step, UntracedUpdate)
-            trained.append([number + 1 for number, *_ in resumed.train_step.steps])
-        except error:
-            trained.append([saved_step("parts")])
-        steps = [line["step"] for line in metrics("parts")]
-        assert steps == sorted(set(steps))
-    assert trained == [[4], [4], [4], [6], [], []]
-    for name in ("last", "best"):
-        whole, parts = (json.loads(Path("checkpoints", attempt, name).read_text()) for attempt in ("whole", "parts"))
-        assert whole == parts
-    lines = [
-        [
-            {name: value for name, value in line.items() if "per_s" not in name and name != "input_wait"}
-            for line in lines
-        ]
-        for lines in (metrics("whole"), metrics("parts"))
-    ]
-    assert [line["step"] for line in lines[0]] == [1, 2, 3, 4, 6]
-    assert lines[1] == lines[0]
 
 
 def test_few_validation_pairs_decide_nothing(
@@ -148,11 +87,11 @@ def test_few_validation_pairs_decide_nothing(
 ) -> None:
     """The likelihood of a few pairs differs by chance, so it must not choose a worse checkpoint."""
     Path("held_out.tsv").write_text("".join(f"甲{i}\t癸癸{i}\n" for i in range(49)))
-    monkeypatch.setattr("chatbot.training.run.LEAST_STEPS", 1)
+    monkeypatch.setattr("chatbot.training.run.MIN_STEPS", 1)
     validated(monkeypatch, *[2.0] * 6)
     _, result = train_untraced(validation="held_out.tsv", patience=1, steps=12, validate_every=2)
     out = capsys.readouterr().out
-    assert "49 pairs, too few to judge by (at least 50)" in out
+    assert "49 pairs are too few to select a checkpoint (at least 50)" in out
     assert result.stopped.startswith("step 12 was the last one")
     assert "validation.nats_per_character" in metrics()[-1]
     assert not Path("checkpoints/default/best").exists()
@@ -177,7 +116,7 @@ def test_best_weights_reply_at_the_end_and_have_the_reported_likelihood(
     pairs_file: Path, held_out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run ends after the best validation."""
-    monkeypatch.setattr("chatbot.training.run.LEAST_STEPS", 1)
+    monkeypatch.setattr("chatbot.training.run.MIN_STEPS", 1)
     flags = {"learning_rate": 0.5, "validate_every": 1, "patience": 2, "both_directions": "off"}
     settings = small_settings(data=("pairs.tsv",), validation=str(held_out), **flags)
     run = open_with(UntracedUpdate, settings, prepare(settings))

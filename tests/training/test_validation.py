@@ -16,7 +16,7 @@ from chatbot.evaluation.measures import top_share
 from chatbot.inference import replier
 from chatbot.training.data import prepare
 from chatbot.training.devices.towers import Tower, spread
-from chatbot.training.validation import Collapse, Validator, devices_of
+from chatbot.training.validation import Collapse, Validator, validation_devices
 from tests.training.attempts import metrics
 from tests.training.small_run import small_settings, small_validator
 from tests.training.untraced_update import train_untraced
@@ -71,18 +71,18 @@ def test_values_are_the_same_for_any_number_of_towers_and_in_little_memory(
     assert validation.values == pytest.approx(expected.values, rel=1e-5)
     assert {*devices[-20:]} == {"CPU:0"}
     assert capsys.readouterr().err.splitlines()[0] == (
-        "Warning: out of memory in validation, which goes on with cpu_0 alone, in batches of 128 positions."
+        "Warning: out of memory in validation; continuing on cpu_0 alone, in batches of 128 positions."
     )
 
 
 def test_towers_that_share_a_validation(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = [Tower(f"gpu_{i}", f"/GPU:{i}", "GPU", 1) for i in range(9)]
     monkeypatch.setattr("os.cpu_count", lambda: 3)
-    assert devices_of(gpus) == [gpu.device for gpu in gpus]
-    assert devices_of(spread(cpus[:2])) == []
+    assert validation_devices(gpus) == [gpu.device for gpu in gpus]
+    assert validation_devices(spread(cpus[:2])) == []
 
 
-def test_memory_for_less_than_a_pair_is_an_error(
+def test_too_little_memory_for_one_pair_is_an_error(
     tmp_path: Path, chat_file: Path, cpus: list[Tower], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def short(*_: Any) -> Likelihood:
@@ -93,7 +93,7 @@ def test_memory_for_less_than_a_pair_is_an_error(
     (validator,), corpus = validators(tmp_path, chat_file, cpus[:2])
     with pytest.raises(
         UserError,
-        match=r"out of memory in validation, with one pair at a time; free memory on the device: then",
+        match=r"out of memory in validation, with one pair at a time; free memory on the device, then",
     ):
         validator.validate(corpus)
 
@@ -110,7 +110,7 @@ def test_collapse_is_reported_once_until_replies_recover() -> None:
     collapse = Collapse(top_share(DIFFERENT, 10))  # their ten most common are 5%
     warnings = [collapse.warning(with_common(number)) for number in (2, 52, 80, 200, 40, 100)]
     assert [warning is not None for warning in warnings] == [False, True, False, False, False, True]
-    assert warnings[1] == "replies collapse: the ten most common are 30% of 200; references 5%"
+    assert warnings[1] == "replies collapse: the ten most common make up 30% of 200 replies, but 5% of the references"
     # Few or common references never do.
     assert Collapse(top_share(["好", "是"], 10)).warning(["嗯"] * 2) is None
     assert Collapse(top_share(with_common(170), 10)).warning(["嗯"] * 200) is None
@@ -129,7 +129,12 @@ def test_replies_are_measured_at_each_validation(
     """An untrained model gives one reply to all questions; so the measure that chooses the best never improves."""
     train_untraced(validation=str(held_out), validate_every=1, steps=3, best_by="relevance_at_1")
     printed = capsys.readouterr()
-    assert printed.err.count("Warning: replies collapse: the ten most common are 100% of 30; references 33%.") == 1
+    assert (
+        printed.err.count(
+            "Warning: replies collapse: the ten most common make up 100% of 30 replies, but 33% of the references."
+        )
+        == 1
+    )
     assert "nats per character, 0.1000 relevance_at_1, the best so far" in printed.out
     assert "nats per character, 0.1000 relevance_at_1, no improvement (2 in a row)" in printed.out
     last = metrics()[-1]
@@ -157,6 +162,6 @@ def test_likelihood_of_questions_needs_both_directions(pairs_file: Path, held_ou
     assert prepare(small_settings(**chosen)).both_directions
     held_out.write_text("甲\t乙\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("chatbot.training.data.FEWEST_DECIDING", 50)
+        patch.setattr("chatbot.training.data.MIN_DECISIVE_PAIRS", 50)
         with pytest.raises(UserError, match=r"--best-by question_nats_per_character: .*--both-directions on"):
             prepare(small_settings(**chosen))

@@ -17,8 +17,8 @@ from chatbot.flags import replace
 from chatbot.training import asynchronous
 from chatbot.training.asynchronous import Asynchronous, Server
 from chatbot.training.devices.towers import Tower, spread
-from chatbot.training.new_model import built_model
-from chatbot.training.replica import Replica, part_names, size_of
+from chatbot.training.new_model import build_model
+from chatbot.training.replica import Replica, part_names, variable_bytes
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.update import open_update
 from chatbot.training.variable_update import StepResult
@@ -100,7 +100,7 @@ class Opened:
         precision = "float16" if self.is_float16 else "float32"
         parts = self.towers[0].parts or ()
         with tf.device(self.towers[0].device):
-            self.model = built_model(self.settings.model, VOCABULARY, learning.seed, precision, part_devices=parts)
+            self.model = build_model(self.settings.model, VOCABULARY, learning.seed, precision, part_devices=parts)
         self.update: Any
         if self.is_asynchronous:
             self.update = Asynchronous(self.model, learning, SimpleNamespace(schedule=at_once), 3, 2)
@@ -168,7 +168,7 @@ def twins_of(way: Opened) -> list[SlowTraining]:
     towers = [*range(way.update.num_shares)]
     groups = [[i] for i in towers] if way.name.startswith("independent") else [towers]
     settings, learning = way.settings, way.settings.learning
-    models = [built_model(settings.model, VOCABULARY, learning.seed) for _ in groups]
+    models = [build_model(settings.model, VOCABULARY, learning.seed) for _ in groups]
     return [
         SlowTraining(model, settings, group, counts_skipped=way.is_asynchronous)
         for model, group in zip(models, groups, strict=True)
@@ -178,9 +178,9 @@ def twins_of(way: Opened) -> list[SlowTraining]:
 def own_state(replica: Replica, averages: bool) -> list[list[np.ndarray]]:
     """The weights, the averages and each kind of slot of a replica, in the order of the model's variables."""
     kinds = [*zip(*replica._slots.values(), strict=True)]
-    of_kinds = [replica.of_variables(kind, replica.trained) for kind in kinds]
-    kept = [replica.of_variables(replica._averages)] if averages and replica._averages else []
-    return [[x.numpy() for x in part] for part in (replica.of_variables(replica.weights), *kept, *of_kinds)]
+    of_kinds = [replica.by_variable(kind, replica.trained) for kind in kinds]
+    kept = [replica.by_variable(replica._averages)] if averages and replica._averages else []
+    return [[x.numpy() for x in part] for part in (replica.by_variable(replica.weights), *kept, *of_kinds)]
 
 
 def test_update_equals_the_slow_twin(way: Opened) -> None:
@@ -232,7 +232,7 @@ def assert_result(way: Opened, result: StepResult, outcomes: list[Outcome]) -> N
         assert result.gradient_norm == pytest.approx(outcomes[0].norm, rel=10 * way.tolerance)
 
 
-def test_update_goes_back_and_on_to_the_bit(way: Opened) -> None:
+def test_update_resumes_to_the_bit(way: Opened) -> None:
     """From a checkpoint of every step, whose numbers are all finite; twice from the start, for the same weights."""
     for _ in range(2):
         way.restore(*way.start)
@@ -280,11 +280,11 @@ def test_each_device_has_the_bytes_of_its_part_alone(name: str, vectors: int) ->
     held = [*(variable.value for variable in variables), *replica.weights, *replica._averages, *slots]
     sizes, expected = Counter[str](), Counter[str]()
     for variable in {id(variable): variable for variable in held}.values():
-        sizes[f"/{variable.device.rpartition('device:')[2]}"] += size_of(variable)
+        sizes[f"/{variable.device.rpartition('device:')[2]}"] += variable_bytes(variable)
     devices = {"encoder": parts.encoder, "decoder": parts.decoder, "attention": parts.decoder}
     for part, variable in zip(part_names(way.model), variables, strict=True):
         copies = vectors - 2 if part in way.settings.learning.frozen else vectors
-        expected[devices.get(part, parts.projection)] += copies * size_of(variable)
+        expected[devices.get(part, parts.projection)] += copies * variable_bytes(variable)
     assert sizes == expected
 
 

@@ -14,11 +14,11 @@ from chatbot.corpus.batches import GlobalBatch
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.data import prepare
 from chatbot.training.loop import train
-from chatbot.training.replica import Replica, TrainState, groups_of
+from chatbot.training.replica import Replica, TrainState, group_variables
 from chatbot.training.result import TrainingResult
 from chatbot.training.run import Run
 from chatbot.training.share import Prepared
-from chatbot.training.variable_update import VariableUpdate, packed_result
+from chatbot.training.variable_update import VariableUpdate, pack_result
 from tests.training.small_run import open_with, small_settings, without_replies
 
 
@@ -40,7 +40,7 @@ class UntracedUpdate(VariableUpdate):
         overflows: Container[int] = (),
     ) -> None:
         super().__init__(["cpu_0"], 1)
-        groups = groups_of(model, settings.learning, 0)
+        groups = group_variables(model, settings.learning, 0)
         self._replica, self._strike = Replica(model, settings.learning, groups), strike
         self._not_finite, self._high, self._overflows = not_finite, high, overflows
         self.step = 0
@@ -65,7 +65,7 @@ class UntracedUpdate(VariableUpdate):
         applied = self._replica.apply(gradients, tokens, tf.constant(rate, tf.float32))
         loss = float("nan") if self.step in self._not_finite else random.uniform(2, 3) + 30 * (self.step in self._high)
         report = tf.constant([[loss], [1.0], [1.0]])
-        self._finished.append(packed_result(report, applied.norm, applied.finite, tf.constant(overflow)))
+        self._finished.append(pack_result(report, applied.norm, applied.finite, tf.constant(overflow)))
         self._strike(self.step)
 
     def gather_state(self) -> TrainState:

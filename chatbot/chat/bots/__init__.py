@@ -1,1 +1,1 @@
-"""The Telegram bot: an adapter of the service over one function of a message, `conversations.Answer`."""
+"""A Telegram bot that replies with a model."""

@@ -1,4 +1,4 @@
-"""python -m chatbot.chat.bots: the same as `duida bot`."""
+"""Entry point for `python -m chatbot.chat.bots`, which is equivalent to `duida bot`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Starts the Telegram bot: a trained chatbot in a chat service."""
+"""Starts the Telegram bot."""
 
 import asyncio
 import contextlib
@@ -10,18 +10,22 @@ from pathlib import Path
 from chatbot.config.chat import BotSettings
 from chatbot.errors import UserError
 
-LARGEST_FILE = 1000  # bytes, of the token
+MAX_FILE_BYTES = 1000
 TOKEN = re.compile(r"[0-9]+:[A-Za-z0-9_-]+")
 
 
 def telegram(settings: BotSettings) -> None:
-    """Answer messages on Telegram until a signal. Raises UserError as `read_token` and `load_chosen`."""
+    """Answer messages on Telegram until the process receives SIGINT or SIGTERM.
+
+    Raises:
+        UserError: If a package is missing, or if the token or the model is missing or invalid.
+    """
     if importlib.util.find_spec("telegram") is None:
         package = "python-telegram-bot"
-        raise UserError(f"{package} is not installed; run `make serve`, or `pip install {package}`")
+        raise UserError(f"{package} is not installed; run `make serve` or `pip install {package}`")
     token = read_token(settings.token_file)
     from chatbot.chat.bots.conversations import Conversations
-    from chatbot.chat.bots.telegram_bot import application_of, run
+    from chatbot.chat.bots.telegram_bot import build_application, run
     from chatbot.chat.loading import limit_threads, load_chosen
 
     async def answer_until_stopped(conversations: Conversations) -> None:
@@ -29,7 +33,7 @@ def telegram(settings: BotSettings) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop.set))
-        await run(application_of(conversations.answer, token, settings.api_url), stop)
+        await run(build_application(conversations.answer, token, settings.api_url), stop)
 
     limit_threads()
     model = load_chosen(settings.attempt, settings.export, settings.decoding, Path(settings.ratings))
@@ -40,16 +44,18 @@ def telegram(settings: BotSettings) -> None:
 
 
 def read_token(file: str) -> str:
-    """Return the token in a file. Raises UserError, which does not show it, for a file that holds anything else."""
+    """Read the token from a file. Raises UserError if the file is invalid. The error does not reveal the content."""
     try:
         with Path(file).open("rb") as opened:
-            content = opened.read(LARGEST_FILE + 1)
+            content = opened.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise UserError(f"--token-file {file}: {error.strerror}; give a file that holds one line of text") from error
+        raise UserError(
+            f"--token-file {file}: {error.strerror}; the file must contain the token on one line"
+        ) from error
     text = content.decode("utf-8-sig", "replace").strip()
     if not text:
-        raise UserError(f"--token-file {file}: the file is empty; one line of text is needed")
-    if len(content) > LARGEST_FILE or not TOKEN.fullmatch(text):
-        form = "which is digits, a colon and letters; copy it again"
-        raise UserError(f"--token-file {file}: it holds no token of Telegram, {form}")
+        raise UserError(f"--token-file {file}: the file is empty; write the token into it")
+    if len(content) > MAX_FILE_BYTES or not TOKEN.fullmatch(text):
+        expected = "expected digits, a colon and letters; copy the token again"
+        raise UserError(f"--token-file {file}: the file does not contain a Telegram token; {expected}")
     return text

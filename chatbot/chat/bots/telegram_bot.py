@@ -1,4 +1,4 @@
-"""The adapter for Telegram: long polling by python-telegram-bot. See https://core.telegram.org/bots/api."""
+"""Receives and answers Telegram messages with the library python-telegram-bot, using long polling."""
 
 import asyncio
 import datetime
@@ -20,23 +20,26 @@ from chatbot.display import visible
 from chatbot.errors import UserError
 
 App = Application[Any, Any, Any, Any, Any, Any]
-Locks = weakref.WeakValueDictionary[str, asyncio.Lock]  # of conversations in which a reply is sent
+# Maps conversation ids to locks. Only conversations with unsent replies have an entry.
+Locks = weakref.WeakValueDictionary[str, asyncio.Lock]
 
-CONCURRENT = 64  # messages that are answered at once; others wait in the library's queue
-SENDS = 4  # of a reply, the first one included
+# The maximum number of messages to answer at the same time. Further messages wait in a queue.
+CONCURRENCY = 64
+# The maximum number of attempts to send a reply.
+MAX_ATTEMPTS = 4
 ONLY_TEXT = "I can read only text. 我只能看懂文字。"
-# The library then gives the seconds of RetryAfter as timedelta, without a warning that it will.
+# With this setting, `RetryAfter.retry_after` is a timedelta. The old type, an int, causes a deprecation warning.
 os.environ.setdefault("PTB_TIMEDELTA", "true")
 
 
-def application_of(answer: Answer, token: str, api_url: str) -> App:
-    """Return the application of a bot, which `run` starts."""
-    # They log the token, in URLs and messages; `_report` says what fails.
+def build_application(answer: Answer, token: str, api_url: str) -> App:
+    """Create the python-telegram-bot application of a bot. Start it with `run`."""
+    # At their default level, these loggers print URLs, which contain the secret token.
     for name in ("telegram", "httpx", "httpcore"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     url = api_url.rstrip("/")
     builder = ApplicationBuilder().token(token).base_url(f"{url}/bot").base_file_url(f"{url}/file/bot")
-    application = builder.concurrent_updates(CONCURRENT).build()
+    application = builder.concurrent_updates(CONCURRENCY).build()
 
     locks: Locks = weakref.WeakValueDictionary()
 
@@ -53,9 +56,10 @@ def application_of(answer: Answer, token: str, api_url: str) -> App:
 
 
 async def run(application: App, stop: asyncio.Event) -> None:
-    """Answer messages until `stop` is set; then answer those that have arrived. The library retries after errors.
+    """Answer messages until `stop` is set, then send the pending replies and return.
 
-    Raises UserError for a token that Telegram refuses, and if Telegram cannot be reached at the start.
+    Raises:
+        UserError: If Telegram rejects the token, or if it cannot be reached at startup.
     """
     token = application.bot.token
     try:
@@ -65,25 +69,27 @@ async def run(application: App, stop: asyncio.Event) -> None:
             bootstrap_retries=-1, allowed_updates=[Update.MESSAGE], error_callback=lambda error: _report(error, token)
         )
         await application.start()
-        print(f"Answering as @{application.bot.username} on Telegram. Ctrl-C exits.", file=sys.stderr, flush=True)
+        print(
+            f"Answering as @{application.bot.username} on Telegram; press Ctrl-C to stop", file=sys.stderr, flush=True
+        )
         await stop.wait()
         await application.updater.stop()
         await application.stop()
     except InvalidToken:
-        raise UserError("--token-file: Telegram refuses this token; get a new one from @BotFather") from None
+        raise UserError("--token-file: Telegram rejected the token; request a new token from @BotFather") from None
     except TelegramError as error:
-        reason = redacted(visible(str(error)), token)
+        reason = redact(visible(str(error)), token)
         remedy = "check the network, HTTPS_PROXY and --api-url"
         raise UserError(f"Telegram cannot be reached ({reason}); {remedy}") from None
     finally:
         await application.shutdown()
-        await application.bot.shutdown()  # also if it is not initialised
+        await application.bot.shutdown()  # If its initialisation failed, the application does not do this itself.
 
 
 async def _handle(message: Message, answer: Answer, locks: Locks) -> None:
-    """Answer a message, unless it is from a bot, or of a group and not for this bot."""
+    """Answer a message. Ignore messages from other bots, and group messages that do not address this bot."""
     if message.from_user is not None and message.from_user.is_bot and message.sender_chat is None:
-        return  # with a sender_chat, it is of an anonymous administrator
+        return  # Anonymous administrators of a group also appear as bots, but their messages have a sender_chat.
     text = text_for_bot(message)
     if text is None:
         return
@@ -97,54 +103,54 @@ async def _handle(message: Message, answer: Answer, locks: Locks) -> None:
         reply = await answer(conversation, text)
     except RefusedError as error:
         reply = str(error)
-    # Replies are sent in the order in which they are found: nothing is awaited before the lock.
+    # There must be no `await` before this lock, so that replies are sent in the order in which they were generated.
     async with locks.setdefault(conversation, asyncio.Lock()):
         if reply:
             await _send(message, reply[: MessageLimit.MAX_TEXT_LENGTH])
 
 
 def text_for_bot(message: Message) -> str | None:
-    """Return the text of a message without the bot's name; None if it is of a group and not for the bot.
+    """Return the text of a message without the bot's name, or None if the message does not address the bot.
 
-    A message of a group is for the bot if it has the bot's name, as in "@name" and "/reset@name", or replies to it.
+    In a group, a message addresses the bot if it contains "@name" or if it replies to a message of the bot.
     """
     bot = message.get_bot()
-    replied = message.reply_to_message
+    parent = message.reply_to_message
     name = re.compile(rf"@{re.escape(bot.username)}(?!\w)", re.IGNORECASE)
-    text, number = name.subn("", message.text or "")
-    is_reply = replied is not None and replied.from_user is not None and replied.from_user.id == bot.id
-    return text.strip() if number or is_reply or message.chat.type == ChatType.PRIVATE else None
+    text, mentions = name.subn("", message.text or "")
+    is_reply = parent is not None and parent.from_user is not None and parent.from_user.id == bot.id
+    return text.strip() if mentions or is_reply or message.chat.type == ChatType.PRIVATE else None
 
 
 async def _send(message: Message, text: str) -> None:
-    """Send a text, no markup, in the chat of a message; in a group, as a reply to the message.
+    """Send a text to the chat that contains the message. In a group, quote the message.
 
-    It is sent again after errors of the network, but not after a timeout, when it may have arrived.
+    Sending is retried after a network error. It is not retried after a timeout, because the text may have arrived.
     """
-    quoted = None
+    quote = None
     if message.chat.type != ChatType.PRIVATE:
-        quoted = ReplyParameters(message.message_id, allow_sending_without_reply=True)
+        quote = ReplyParameters(message.message_id, allow_sending_without_reply=True)
     seconds = 1.0
-    for number in range(1, SENDS + 1):
+    for number in range(1, MAX_ATTEMPTS + 1):
         try:
-            await message.reply_text(text, parse_mode=None, reply_parameters=quoted)
+            await message.reply_text(text, parse_mode=None, reply_parameters=quote)
             return
-        except (BadRequest, TimedOut):  # both are an error of the network for the library
+        except (BadRequest, TimedOut):  # Subclasses of NetworkError that must not be retried.
             raise
         except (NetworkError, RetryAfter) as error:
-            if number == SENDS:
+            if number == MAX_ATTEMPTS:
                 raise
-            asked = error.retry_after if isinstance(error, RetryAfter) else seconds
-            await asyncio.sleep(asked.total_seconds() if isinstance(asked, datetime.timedelta) else asked)
+            delay = error.retry_after if isinstance(error, RetryAfter) else seconds
+            await asyncio.sleep(delay.total_seconds() if isinstance(delay, datetime.timedelta) else delay)
             seconds *= 2
 
 
 def _report(error: BaseException | None, token: str) -> None:
-    """Print an error of Telegram or of the network, one line, without the message that it is about and the token."""
-    text = redacted(visible(str(error)), token) if isinstance(error, TelegramError) else ""
+    """Print an error on one line. The token and the user's message are not printed."""
+    text = redact(visible(str(error)), token) if isinstance(error, TelegramError) else ""
     print(f"error: Telegram: {type(error).__name__}: {text}".rstrip(": "), file=sys.stderr, flush=True)
 
 
-def redacted(text: str, token: str) -> str:
-    """Return a text without the token, also as it is written in URLs."""
+def redact(text: str, token: str) -> str:
+    """Remove the secret token, also in its URL-encoded form, from a text."""
     return text.replace(token, "(the token)").replace(urllib.parse.quote(token, safe=""), "(the token)")

@@ -1,1 +1,1 @@
-"""The server: OpenAI's chat-completions API over the models of this machine."""
+"""An HTTP server with an OpenAI-compatible API and a web page."""

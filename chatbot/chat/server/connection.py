@@ -1,4 +1,4 @@
-"""Connections end whose clients are slow, send too much before a body, or leave an answer unread."""
+"""HTTP connections with limits on headers, slow clients and the number of connections."""
 
 import asyncio
 import math
@@ -10,66 +10,71 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from chatbot.chat.server.errors import ApiError
 
-# Of the line and the headers of a request. The bytes are also those of the headers after a body in chunks.
-LARGEST_HEAD = 1 << 16
-MOST_HEADERS = 200
-# Requests that a client may send before the first of them is answered.
-MOST_PIPELINED = 16
-# Seconds that a connection without a request stays open. Clients must close it first: one that sends a request while
-# the server closes loses it. httpx waits for 5 s, which is uvicorn's default, too, and nginx for 60 s.
+# The maximum size of the request line and the headers, in bytes.
+MAX_HEAD_BYTES = 1 << 16
+# The maximum number of headers.
+MAX_HEADERS = 200
+# The maximum number of pipelined requests: requests on a connection that wait for the response to an earlier request.
+MAX_PIPELINED = 16
+# The number of seconds before an idle connection is closed. Clients such as nginx close it earlier, after at most
+# 60 s. If the server closed it first, a client could send a request at the same moment and get no response.
 KEEP_ALIVE = 75
-# Connections that may be open at once; at least two for each request that may be answered.
-LEAST_CONNECTIONS = 512
-# A client that reads so many bytes of an answer may keep it waiting for another second.
-LEAST_RATE = 4096
-# In the `extensions` of a request's scope: an asynchronous function that returns when all that was sent has left this
-# process, or the connection is closed.
+# The server accepts twice as many connections as concurrent requests, but at least this number.
+MIN_CONNECTIONS = 512
+# The minimum rate at which a client must read a response, in bytes per second.
+MIN_READ_RATE = 4096
+# The name of an ASGI extension: a coroutine function that waits until the response has left the write buffer.
 DRAINED = "chatbot.drained"
 
 
-def _refusal(status: int, code: str, message: str) -> bytes:
-    """Return a response that ends a connection."""
+def _closing_response(status: int, code: str, message: str) -> bytes:
+    """Return the bytes of an error response with the header "Connection: close"."""
     body = ApiError(status, message, code=code).body()
     head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
     return STATUS_LINE[status] + head + body
 
 
-NO_HTTP = _refusal(400, "invalid_http", "The request is not valid HTTP")
-TOO_LARGE = _refusal(
-    431, "headers_too_large", f"The headers have more than {LARGEST_HEAD:,} bytes, or are more than {MOST_HEADERS}"
+NO_HTTP = _closing_response(400, "invalid_http", "The request is not valid HTTP")
+TOO_LARGE = _closing_response(
+    431,
+    "headers_too_large",
+    f"The request has more than {MAX_HEAD_BYTES:,} bytes of headers, or more than {MAX_HEADERS} headers",
 )
-TOO_MANY_CONNECTIONS = _refusal(503, "busy", "Too many connections are open; try again")
+TOO_MANY_CONNECTIONS = _closing_response(503, "busy", "Too many connections are open; try again")
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's connection with limits: of the time and the size of a head, of unread answers, and of connections.
+    """A uvicorn connection with limits on headers, unread responses and the number of connections.
 
-    Where uvicorn's `limit_concurrency` is reached, a new connection takes the place of the one that is idle for the
-    longest time. `Gate` limits the time and the size of bodies, and the time of replies.
+    If too many connections are open, a new connection replaces the connection that has been idle the longest. Limits
+    on request bodies are enforced elsewhere, in `Gate`.
 
-    What a callback of the parser raises ends the parser, and `send_400_response` is called.
+    If a method that starts with `on_` raises an exception, uvicorn calls `send_400_response`.
     """
 
-    # Seconds for a client to send the line and the headers of a request.
+    # The timeout for receiving the request line and the headers, in seconds.
     header_timeout = 15.0
-    # Seconds that a client may keep an answer waiting.
+    # The maximum number of seconds for which a client can leave a response unread.
     unread_timeout = 20.0
-    # Seconds for which the rest of a refused request is read and dropped. A socket that is closed with unread data
-    # resets the connection, and the client may lose the response.
+    # After a request is refused, the connection stays open for this number of seconds. If it were closed at once,
+    # while the client is still sending, the client might not receive the response.
     linger_timeout = 5.0
-    _timer: asyncio.TimerHandle | None = None  # of a head, or of the rest of a refused request
+    _timer: asyncio.TimerHandle | None = None  # Enforces header_timeout and linger_timeout.
     _unread_timer: asyncio.TimerHandle | None = None
-    _refusal = NO_HTTP  # what an error of the parser is answered with
+    _parser_error_response = NO_HTTP
     _is_refused = False
-    _unparsed = 0  # bytes since a head ended, or a part of a body came
-    _unread = 0  # bytes that waited for the client to read
+    _unparsed = 0  # The number of received bytes that the HTTP parser has not yet reported as headers or body.
+    _unread = 0  # The number of bytes that were in the write buffer when writing was paused.
     _unread_since = 0.0
     _idle_since = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a head, or refuse the connection if there are too many."""
+        """Wait for a request.
+
+        If too many connections are open, an idle one is closed. If there is no idle one, this connection is refused.
+        """
         super().connection_made(transport)
-        transport.set_write_buffer_limits(0)  # each byte that waits is noticed by `pause_writing`
+        transport.set_write_buffer_limits(0)  # This calls `pause_writing` as soon as a byte cannot be sent.
         self._idle_since = self.loop.time()
         self._close_after(self.header_timeout)
         if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
@@ -84,93 +89,100 @@ class Connection(HttpToolsProtocol):
                 transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
-        self._stop()
+        """Cancel all timers."""
+        self._cancel_timer()
         self.resume_writing()
         super().connection_lost(exc)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is being answered."""
+        """Whether the connection has no active request."""
         return self.cycle is None or self.cycle.response_complete
 
     def data_received(self, data: bytes) -> None:
-        """Parse what was read. Also empty lines before a request, or the rest of a body, begin the time of a head."""
+        """Parse received data. Data on an idle connection, even an empty line, starts the header timeout."""
         if self._is_refused:
             return
         self._unparsed += len(data)
         super().data_received(data)
-        if self._unparsed > LARGEST_HEAD:
+        if self._unparsed > MAX_HEAD_BYTES:
             self._refuse(TOO_LARGE)
         elif self._timer is None and self.is_idle:
             self._close_after(self.header_timeout)
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
-        if len(self.pipeline) >= MOST_PIPELINED:
-            raise ValueError("too many requests at once")
+        """Start a new request, unless too many pipelined requests are waiting."""
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise ValueError("too many pipelined requests")
         super().on_message_begin()
         self.scope["extensions"] = {DRAINED: self.flow.drain}  # type: ignore[dict-item]
 
     def on_headers_complete(self) -> None:
-        """Begin to answer, unless the head is too large."""
+        """Process the request, unless its headers are too large."""
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
-        if size > LARGEST_HEAD or len(self.headers) > MOST_HEADERS:
-            self._refusal = TOO_LARGE
-            raise ValueError("too large a head")
-        self._stop()
+        if size > MAX_HEAD_BYTES or len(self.headers) > MAX_HEADERS:
+            self._parser_error_response = TOO_LARGE
+            raise ValueError("the headers are too large")
+        self._cancel_timer()
         self._unparsed = 0
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of a body."""
+        """Process a part of a body."""
         self._unparsed = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Take the end of a request."""
-        self._stop()
+        """Process the end of a request."""
+        self._cancel_timer()
         self._unparsed = 0
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, or drop the rest of this one for some seconds."""
+        """Wait for the next request.
+
+        If the client has not sent the entire request, the connection is closed after `linger_timeout` seconds.
+        """
         self._idle_since = self.loop.time()
         if self.cycle.response_complete and self.cycle.more_body:
             self._close_after(self.linger_timeout)
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is not HTTP, or beyond a limit."""
-        self._refuse(self._refusal)
+        """Refuse a request that is invalid or exceeds a limit."""
+        self._refuse(self._parser_error_response)
 
     def pause_writing(self) -> None:
-        """Wait for the client to read."""
+        """Start the timeout for the client to read the response."""
         super().pause_writing()
-        self._unread, self._unread_since = self.transport.get_write_buffer_size(), self.loop.time()
+        self._unread = self.transport.get_write_buffer_size()
+        self._unread_since = self.loop.time()
         self._check_unread()
 
     def resume_writing(self) -> None:
-        """Wait no more: the client has read all."""
+        """Cancel the read timeout once the client has read all data."""
         super().resume_writing()
         if self._unread_timer is not None:
             self._unread_timer.cancel()
             self._unread_timer = None
 
     def _check_unread(self) -> None:
-        """Close the connection if its client has read too little for too long; otherwise look again later."""
-        read = self._unread - self.transport.get_write_buffer_size()
-        left = self._unread_since + self.unread_timeout + read / LEAST_RATE - self.loop.time()
-        if left <= 0:
+        """Abort the connection if the client reads too slowly; otherwise schedule the next check."""
+        bytes_read = self._unread - self.transport.get_write_buffer_size()
+        remaining = self._unread_since + self.unread_timeout + bytes_read / MIN_READ_RATE - self.loop.time()
+        if remaining <= 0:
             self.transport.abort()
         else:
-            self._unread_timer = self.loop.call_later(left, self._check_unread)
+            self._unread_timer = self.loop.call_later(remaining, self._check_unread)
 
-    def _refuse(self, refusal: bytes) -> None:
-        """Answer with an error, unless others are being answered, and close the connection after some seconds."""
+    def _refuse(self, response: bytes) -> None:
+        """Send an error response and close the connection after a delay.
+
+        No response is sent if earlier requests on this connection are still waiting for theirs.
+        """
         if not self.pipeline:
             if self.is_idle or not self.cycle.response_started:
-                self.transport.write(refusal)
+                self.transport.write(response)
             if not self.is_idle:
                 self.cycle.disconnected = True
                 self.cycle.message_event.set()
@@ -179,20 +191,24 @@ class Connection(HttpToolsProtocol):
         self._close_after(self.linger_timeout)
 
     def _close_after(self, seconds: float) -> None:
-        self._stop()
+        self._cancel_timer()
         self._timer = self.loop.call_later(seconds, self.transport.close)
 
-    def _stop(self) -> None:
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None
 
 
 def server_config(app: Any, seconds: float, requests: int = 256, trusted_proxies: Sequence[str] = ()) -> uvicorn.Config:
-    """Return the settings of uvicorn for an app.
+    """Return the uvicorn configuration for an app.
 
-    seconds: to finish what it answers when it stops. requests: the maximum number that are answered at once.
-    trusted_proxies: addresses and networks whose X-Forwarded-For names the client; uvicorn would trust the loopback.
+    Args:
+        app: The ASGI app.
+        seconds: The maximum number of seconds to wait for active requests when the server shuts down.
+        requests: The maximum number of concurrent requests.
+        trusted_proxies: The addresses and networks of proxies whose X-Forwarded-For header is trusted. By default, the
+            header is ignored, even if the proxy runs on the same machine.
     """
     return uvicorn.Config(
         app,
@@ -204,7 +220,7 @@ def server_config(app: Any, seconds: float, requests: int = 256, trusted_proxies
         server_header=False,
         proxy_headers=bool(trusted_proxies),
         forwarded_allow_ips=list(trusted_proxies),
-        limit_concurrency=max(LEAST_CONNECTIONS, 2 * requests),
+        limit_concurrency=max(MIN_CONNECTIONS, 2 * requests),
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=math.ceil(seconds) + 1,
     )

@@ -1,7 +1,7 @@
-"""What every request passes first: who may ask, how often, and how much; and the routes, which say what they need.
+"""Checks every request: its host, API key and body, and whether the client sends too many requests.
 
-A JSON parser holds the interpreter's lock until it is done, so a thread would not help; its work is bounded, and bodies
-that have arrived together are read one at a time, with a turn for all other requests in between.
+Parsing JSON blocks all other requests, even in a separate thread, because the parser holds Python's global interpreter
+lock. To keep this time short, the size of bodies is limited, and bodies are parsed one at a time.
 """
 
 import asyncio
@@ -27,20 +27,22 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from chatbot.chat.clients import ClientLeftError, RateLimit, ReceiveEvent
 from chatbot.chat.server.connection import DRAINED
-from chatbot.chat.server.errors import CLIENT_LEFT, ERROR_RESPONSES, ApiError, api_error_of, too_many
-from chatbot.chat.server.state import INVISIBLE, ServerState, state_of
-from chatbot.chat.service import ClientLeftError, RateLimit, ReceiveEvent
+from chatbot.chat.server.errors import CLIENT_LEFT, ERROR_RESPONSES, ApiError, rate_limit_error, to_api_error
+from chatbot.chat.server.state import INVISIBLE, ServerState, server_state
 from chatbot.errors import UserError
 
-# What a client may call a request, in the log and in the response; characters of a path in the log.
+# Matches valid X-Request-ID headers.
 REQUEST_ID = re.compile(r"[!-~]{1,100}")
-MOST_PATH = 200
-# Of the requests that are answered at once, one client may have so many, so that some are left for others.
-SHARE = 0.75
-# Wrong keys of an address that are said to be wrong, at once and in each minute after; characters of a key of 64 bits.
-WRONG_KEYS = 10
-SHORTEST_KEY = 16
+# Longer URL paths are truncated in the access log.
+MAX_PATH_CHARACTERS = 200
+# The maximum fraction of the concurrent requests that can come from a single client.
+MAX_CLIENT_FRACTION = 0.75
+# The maximum number of wrong API keys from an IP address per minute. Further wrong keys get status 429.
+WRONG_KEYS_PER_MINUTE = 10
+# Shorter API keys could be guessed. This is the length of a 64-bit key in hexadecimal digits.
+MIN_KEY_CHARACTERS = 16
 SECURITY_HEADERS = {
     b"x-content-type-options": b"nosniff",
     b"x-frame-options": b"DENY",
@@ -49,28 +51,41 @@ SECURITY_HEADERS = {
     b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
     b"cache-control": b"no-store",
 }
-# Commas, and beginnings of lists and objects, outside of texts: several for each of 2,000 messages.
-MOST_VALUES = 20_000
-REMEDY = "curl sends a file by --data-binary @FILE; cmd.exe knows no single quotes"
+# The maximum size of a request body, in bytes. 1,000 messages of 500 Chinese characters fit.
+MAX_BODY_BYTES = 2 << 20
+# The timeout for receiving a request body, in seconds.
+BODY_TIMEOUT = 30.0
+# The maximum number of commas, arrays and objects in a JSON body. A body of 2,000 messages stays below this limit.
+MAX_VALUES = 20_000
+REMEDY = "send files with curl --data-binary @FILE; cmd.exe does not support single quotes"
 
 
 class Needs(NamedTuple):
-    """What a request needs to be answered.
+    """The checks that requests for a route must pass.
 
-    key: one of the server's keys, where it has any. host: a Host header that the server allows. place: one among the
-    requests that are answered at once. rate: something left of the client's rate.
+    Attributes:
+        key: Whether requests need a valid API key. Ignored if the server requires no keys.
+        host: Whether the Host header must contain an allowed host name.
+        slot: Whether requests count toward the limit on concurrent requests.
+        rate: Whether requests count toward the client's rate limit.
     """
 
     key: bool = True
     host: bool = True
-    place: bool = True
+    slot: bool = True
     rate: bool = True
 
 
 class Route(APIRoute):
-    """A route of the API. The JSON of its bodies has a bounded number of values.
+    """A route of the API. It limits the size of request bodies and the number of JSON values in them.
 
-    tag: in the description of the API, where it is left out without one. settings: of FastAPI's route.
+    Args:
+        path: The URL path.
+        endpoint: The function that handles requests.
+        method: The HTTP method.
+        tag: The tag in the OpenAPI description; "" excludes the route from the description.
+        needs: The checks that requests must pass.
+        **settings: Additional arguments of `APIRoute`.
     """
 
     def __init__(
@@ -82,12 +97,12 @@ class Route(APIRoute):
         needs: Needs = Needs(),  # noqa: B008  # immutable
         **settings: Any,
     ) -> None:
-        described = {"tags": [tag], "include_in_schema": bool(tag), "responses": ERROR_RESPONSES}
-        super().__init__(path, endpoint, methods=[method], **{**described, **settings})
+        defaults = {"tags": [tag], "include_in_schema": bool(tag), "responses": ERROR_RESPONSES}
+        super().__init__(path, endpoint, methods=[method], **{**defaults, **settings})
         self.needs = needs
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the function that answers a request."""
+        """Return the function that handles requests."""
         handle = super().get_route_handler()
 
         async def handle_bounded(request: Request) -> Response:
@@ -97,110 +112,132 @@ class Route(APIRoute):
 
 
 class Gate:
-    """An ASGI middleware that refuses requests beyond the limits, counts, and adds security headers.
+    """ASGI middleware that enforces limits, records metrics, adds security headers and handles exceptions.
 
-    No exception passes it: the client gets its status, and the log one line if it is nobody's mistake. routes: a
-    path of none of them needs all.
+    Every exception is converted to an error response. Unexpected exceptions are logged on one line.
+
+    Args:
+        app: The ASGI app.
+        state: The state of the server.
+        routes: The routes with their checks. Requests for unknown paths must pass all checks.
     """
 
     def __init__(self, app: ASGIApp, state: ServerState, routes: Sequence[Route]) -> None:
         self._app = app
         self._routes = routes
-        self._by_path = {route.path: route for route in routes}
-        assert all(self._by_path[route.path].needs == route.needs for route in routes), "one path, other needs"
-        self._limits = state.limits
-        self._metrics = state.metrics
-        self._rate_limit = state.rate_limit
-        self._keys = Keys(state.limits.keys)
-        self._access = state.access
-        self._active_of: Counter[str] = Counter()  # by client
+        self._state = state
+        self._wrong_keys = RateLimit(WRONG_KEYS_PER_MINUTE)
+        self._active: Counter[str] = Counter()  # Counts the active requests of each client.
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Handle a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begin = time.perf_counter()
+        start = time.perf_counter()
         status = 0
         headers = Headers(scope=scope)
-        client = f"address {address_of(scope)}"
+        address = client_address(scope)
+        client = f"address {address}"
         request_id = headers.get("x-request-id", "")
-        if not REQUEST_ID.fullmatch(request_id):  # `uuid` needs a system call
+        if not REQUEST_ID.fullmatch(request_id):
+            # `random` is faster than `uuid`, which needs a system call.
             request_id = f"{random.getrandbits(64):016x}"
 
-        async def send_and_note(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                there = {name.lower() for name, _ in message.setdefault("headers", [])}
-                message["headers"] += [header for header in SECURITY_HEADERS.items() if header[0] not in there]
+                names = {name.lower() for name, _ in message.setdefault("headers", [])}
+                message["headers"] += [header for header in SECURITY_HEADERS.items() if header[0] not in names]
                 message["headers"].append((b"x-request-id", request_id.encode()))
             await send(message)
 
-        with contextlib.ExitStack() as counted:
+        with contextlib.ExitStack() as stack:
             try:
-                needs = self._needs_of(scope["path"])
-                client = self._admitted(scope, headers, needs)
-                if needs.place:
-                    counted.enter_context(self._counted(client))
+                needs = next((route.needs for route in self._routes if route.path_regex.match(scope["path"])), Needs())
+                client = self._authorise(scope, headers, address, needs)
+                if needs.slot:
+                    stack.enter_context(self._track_request(client))
                 if scope["method"] in {"GET", "HEAD"} and has_body(headers):
-                    raise ApiError(400, f"{scope['method']} takes no body here", code="body_not_allowed")
-                await self._app(scope, receive, send_and_note)
+                    raise ApiError(400, f"{scope['method']} requests must not have a body", code="body_not_allowed")
+                await self._app(scope, receive, send_with_headers)
             except ClientLeftError:
                 status = status or CLIENT_LEFT
-            except Exception as error:  # each request has an answer; a fault is logged
-                response = api_error_of(error, f"{scope['method']} {scope['path']}").response()
+            except Exception as error:  # Every error becomes a response.
+                response = to_api_error(error, f"{scope['method']} {scope['path']}").response()
                 if not status:
-                    await response(scope, receive, send_and_note)
+                    await response(scope, receive, send_with_headers)
             if drained := scope.get("extensions", {}).get(DRAINED):
-                await drained()  # what a slow client has not read is held, and counts
+                # A request counts as active until its client has read the response, because the response uses memory.
+                await drained()
         label = getattr(scope.get("route"), "path", "other")
-        self._metrics.requests.labels(label, str(status)).inc()
-        self._metrics.seconds.labels(label).observe(time.perf_counter() - begin)
-        if self._access is not None:
-            asked = f"{scope['method']} {INVISIBLE.sub('?', scope['path'][:MOST_PATH])}"
-            took = f"{time.perf_counter() - begin:.3f}s"
-            self._access.add(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {request_id} {client}: {asked} {status} {took}")
+        self._state.metrics.requests.labels(label, str(status)).inc()
+        self._state.metrics.seconds.labels(label).observe(time.perf_counter() - start)
+        if self._state.access is not None:
+            request = f"{scope['method']} {INVISIBLE.sub('?', scope['path'][:MAX_PATH_CHARACTERS])}"
+            duration = f"{time.perf_counter() - start:.3f}s"
+            self._state.access.add(
+                f"{time.strftime('%Y-%m-%d %H:%M:%S')} {request_id} {client}: {request} {status} {duration}"
+            )
 
-    def _needs_of(self, path: str) -> Needs:
-        route = self._by_path.get(path) or next((one for one in self._routes if one.path_regex.match(path)), None)
-        return Needs() if route is None else route.needs
-
-    def _admitted(self, scope: Scope, headers: Headers, needs: Needs) -> str:
-        """Return the name of the client, which the app gets, too. Raises ApiError for one that may not ask."""
-        # No route reads these; FastAPI would parse them, which may take long.
+    def _authorise(self, scope: Scope, headers: Headers, address: str, needs: Needs) -> str:
+        """Check a request and return the name of its client. Raises ApiError if the request is not allowed."""
+        # Remove the query string and the cookies. No route uses them, but FastAPI would parse them, which can be slow.
         scope["query_string"] = b""
         scope["headers"] = [(name, value) for name, value in scope["headers"] if name != b"cookie"]
-        address = address_of(scope)
         if needs.host:
-            check_host(headers.get("host", ""), self._limits.hosts)
+            check_host(headers.get("host", ""), self._state.limits.hosts)
         client = f"address {address}"
-        if needs.key:
-            client = self._keys.client(headers.get("authorization", ""), address)
+        if needs.key and self._state.limits.keys:
+            client = self._authenticate(headers.get("authorization", ""), address)
         scope.setdefault("state", {})["client"] = client
-        if needs.rate and (wait := self._rate_limit.wait(client)):
-            raise too_many("requests", wait)
+        if needs.rate and (wait := self._state.rate_limit.wait(client)):
+            raise rate_limit_error("requests", wait)
         return client
 
+    def _authenticate(self, authorization: str, address: str) -> str:
+        """Check the API key in an Authorization header and return the name of the client.
+
+        Keys are compared in constant time. After too many wrong keys from an address, valid keys are still accepted,
+        because several clients can share an address.
+
+        Raises:
+            ApiError: With status 401 if the key is missing or wrong, or 429 after too many wrong keys from the address.
+        """
+        scheme, _, bearer = authorization.partition(" ")
+        bearer = bearer.strip()
+        if scheme.lower() != "bearer" or not bearer:
+            raise _unauthorized_error("An API key is required; send the header Authorization: Bearer KEY")
+        matches = [hmac.compare_digest(bearer.encode(), key) for key in self._state.limits.keys]
+        if not any(matches):
+            if wait := self._wrong_keys.wait(address):
+                raise rate_limit_error("wrong keys from this address", wait)
+            raise _unauthorized_error("The API key is not valid")
+        return f"key {hashlib.sha256(bearer.encode()).hexdigest()[:16]}"
+
     @contextlib.contextmanager
-    def _counted(self, client: str) -> Iterator[None]:
-        """Count a client's active request in the block. Raises ApiError for too many."""
-        most = self._limits.requests
-        if self._active_of.total() >= most or self._active_of[client] >= math.ceil(SHARE * most):
-            raise ApiError(429, "Too many requests at once; try again in a second", code="busy", retry_after=1)
-        self._active_of[client] += 1
-        self._metrics.active.inc()
+    def _track_request(self, client: str) -> Iterator[None]:
+        """Count a request as active while a `with` block runs. Raises ApiError if too many requests are active."""
+        maximum = self._state.limits.requests
+        if self._active.total() >= maximum or self._active[client] >= math.ceil(MAX_CLIENT_FRACTION * maximum):
+            raise ApiError(429, "Too many concurrent requests; try again in a second", code="busy", retry_after=1)
+        self._active[client] += 1
+        self._state.metrics.active.inc()
         try:
             yield
         finally:
-            self._metrics.active.dec()
-            self._active_of[client] -= 1
-            if not self._active_of[client]:
-                del self._active_of[client]
+            self._state.metrics.active.dec()
+            self._active[client] -= 1
+            if not self._active[client]:
+                del self._active[client]
 
 
-def address_of(scope: Scope) -> str:
-    """Return the address of a client; of IPv6, that of its network, in which a client chooses its address."""
+def client_address(scope: Scope) -> str:
+    """Return the IP address of a client.
+
+    For IPv6, return its /64 network, because a client can usually use all addresses of this network.
+    """
     host: str = scope["client"][0] if scope.get("client") else ""
     if ":" not in host:
         return host
@@ -212,10 +249,10 @@ def address_of(scope: Scope) -> str:
 
 
 def check_host(host: str, allowed: Collection[str] | None) -> None:
-    """Raise ApiError (403) for a Host header with another name than those allowed.
+    """Raise ApiError with status 403 if the Host header does not contain an allowed host name.
 
-    A web page elsewhere may have its own name resolve to this server's address (DNS rebinding); its browser sends that
-    name. It cannot do so with an address, which is always allowed.
+    This check prevents DNS rebinding: a malicious web page whose host name resolves to the address of this server. IP
+    addresses are always allowed, because the attack requires a host name.
     """
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
     name = name.removeprefix("[").removesuffix("]").lower().removesuffix(".")
@@ -225,116 +262,86 @@ def check_host(host: str, allowed: Collection[str] | None) -> None:
         ipaddress.ip_address(name)
     except ValueError:
         names = ", ".join(sorted(allowed))
-        raise ApiError(403, f"The Host header must name one of {names}", code="host_not_allowed") from None
+        raise ApiError(403, f"The Host header must be one of {names}", code="host_not_allowed") from None
 
 
-class Keys:
-    """The keys of a server, which are compared in constant time.
-
-    After many wrong ones from an address, it is not told any more that a key is wrong. A key that is valid always
-    passes: others who guess may have the same address, behind a proxy or a router.
-    """
-
-    def __init__(self, keys: Sequence[bytes]) -> None:
-        self._keys = keys
-        self._wrong = RateLimit(WRONG_KEYS)
-
-    def client(self, authorization: str, address: str) -> str:
-        """Return a name for who sends an Authorization header: that of a key, or of the address if none is needed.
-
-        Raises ApiError: 401 without one of the keys, and 429 after too many wrong ones from the address.
-        """
-        if not self._keys:
-            return f"address {address}"
-        scheme, _, bearer = authorization.partition(" ")
-        bearer = bearer.strip()
-        if scheme.lower() != "bearer" or not bearer:
-            raise _unauthorized("A key is needed: Authorization: Bearer KEY")
-        are_equal = [hmac.compare_digest(bearer.encode(), key) for key in self._keys]  # none is left out
-        if not any(are_equal):
-            if wait := self._wrong.wait(address):
-                raise too_many("wrong keys from this address", wait)
-            raise _unauthorized("This key is not valid")
-        return f"key {hashlib.sha256(bearer.encode()).hexdigest()[:16]}"
-
-
-def _unauthorized(message: str) -> ApiError:
+def _unauthorized_error(message: str) -> ApiError:
     return ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
 
 def read_keys(path: Path) -> list[bytes]:
-    """Return the keys in a file, one per line; empty lines are ignored.
+    """Read API keys from a file with one key per line. Blank lines are ignored.
 
-    Raises UserError for a file that cannot be read, or has no keys, or one that no header can hold.
+    Raises:
+        UserError: If the file cannot be read, contains no keys, or contains a key that is not valid in a header.
     """
     try:
         keys = [line.strip() for line in path.read_bytes().splitlines() if line.strip()]
     except OSError as error:
-        raise UserError(f"--api-key-file {path}: {error.strerror}; give a file with a key in each line") from None
+        raise UserError(f"--api-key-file {path}: {error.strerror}; the file must contain one key per line") from None
     if not keys:
-        raise UserError(f"--api-key-file {path}: the file has no keys; write one in each line")
+        raise UserError(f"--api-key-file {path}: the file contains no keys; add one key per line")
     for number, key in enumerate(keys, 1):
         if not all(0x21 <= byte <= 0x7E for byte in key):
-            raise UserError(f"--api-key-file {path}: key {number} has other characters than ASCII without spaces")
-        if len(key) < SHORTEST_KEY:
+            raise UserError(f"--api-key-file {path}: key {number} must contain only ASCII characters without spaces")
+        if len(key) < MIN_KEY_CHARACTERS:
             print(
-                f"Warning: --api-key-file {path}: key {number} has {len(key)} characters, and may be guessed; "
-                "`openssl rand -hex 16` makes one",
+                f"Warning: --api-key-file {path}: key {number} has only {len(key)} characters and could be guessed; "
+                "create a longer key with `openssl rand -hex 16`",
                 file=sys.stderr,
             )
     return keys
 
 
 class BodyRequest(Request):
-    """A request whose body is read within the limits of its server, and its JSON within the bounds."""
+    """A request whose body is limited in size, in the time to receive it, and in the number of its JSON values."""
 
     async def body(self) -> bytes:
-        """Return the body. Raises ApiError for one that is too large, too slow, not JSON, or incomplete."""
+        """Return the body. Raises ApiError if the body is too large, incomplete or late, or not declared as JSON."""
         if hasattr(self, "_body"):
             return self._body
-        limits = state_of(self).limits
         length = self.headers.get("content-length", "0")
         if has_body(self.headers):
             kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
                 raise ApiError(415, "The body must be JSON, with Content-Type: application/json")
-        if length.isdecimal() and int(length[:20]) > limits.most_bytes:
-            raise _too_large(limits.most_bytes)
+        if length.isdecimal() and int(length[:20]) > MAX_BODY_BYTES:
+            raise _too_large_error()
         try:
-            self._body = await asyncio.wait_for(_read(self.receive, limits.most_bytes), limits.body_timeout)
+            self._body = await asyncio.wait_for(_read_body(self.receive), BODY_TIMEOUT)
         except asyncio.TimeoutError:
             raise ApiError(408, "The body was not received in time") from None
         return self._body
 
     async def json(self) -> Any:
-        """Return the value of the body. Raises ApiError as `check_values`, and for what is not JSON in UTF-8."""
+        """Return the parsed body. Raises ApiError if the body is not JSON in UTF-8 or contains too many values."""
         body = (await self.body()).removeprefix(codecs.BOM_UTF8)
-        async with state_of(self).parsing:
-            await asyncio.sleep(0)  # other requests have their turn
-            check_values(body)
+        async with server_state(self).parsing:
+            await asyncio.sleep(0)  # Let other requests run before the next body is parsed.
+            check_value_count(body)
             try:
                 return orjson.loads(body.decode())
-            except ValueError as error:  # it says which codec cannot decode it, or what is no JSON, and where
+            except ValueError as error:
                 raise ApiError(400, f"The body is not JSON in UTF-8: {error}; {REMEDY}", code="invalid_json") from None
 
 
-async def _read(receive: ReceiveEvent, most: int) -> bytes:
-    """Return a body of at most this number of bytes. Raises ApiError."""
+async def _read_body(receive: ReceiveEvent) -> bytes:
+    """Receive a body. Raises ApiError if the body exceeds MAX_BODY_BYTES or the client disconnects."""
     body = bytearray()
     more_body = True
     while more_body:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise ApiError(CLIENT_LEFT, "The client left")
+            raise ApiError(CLIENT_LEFT, "The client disconnected")
         body += message.get("body", b"")
-        if len(body) > most:
-            raise _too_large(most)
+        if len(body) > MAX_BODY_BYTES:
+            raise _too_large_error()
         more_body = message.get("more_body", False)
     return bytes(body)
 
 
-def _too_large(most: int) -> ApiError:
-    return ApiError(413, f"The body has more than {most:,} bytes", code="body_too_large")
+def _too_large_error() -> ApiError:
+    return ApiError(413, f"The body has more than {MAX_BODY_BYTES:,} bytes", code="body_too_large")
 
 
 def has_body(headers: Headers) -> bool:
@@ -342,16 +349,16 @@ def has_body(headers: Headers) -> bool:
     return headers.get("content-length", "0").strip("0") != "" or "transfer-encoding" in headers
 
 
-def check_values(body: bytes) -> None:
-    """Raise ApiError (400) for a body with too many values. It need not be JSON."""
-    if _structure(body) <= MOST_VALUES:
+def check_value_count(body: bytes) -> None:
+    """Raise ApiError if a body contains too many JSON values. The body may be invalid JSON."""
+    if _count_structure(body) <= MAX_VALUES:
         return
-    # Some may be in texts, which are every second part between quotation marks.
+    # Count again without strings. After splitting at quotation marks, every second part is a string.
     body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if body.count(b'"') > 4 * MOST_VALUES or _structure(b"".join(body.split(b'"')[::2])) > MOST_VALUES:
-        message = f"The body has more than {MOST_VALUES:,} values; send fewer messages or fields"
+    if body.count(b'"') > 4 * MAX_VALUES or _count_structure(b"".join(body.split(b'"')[::2])) > MAX_VALUES:
+        message = f"The body contains more than {MAX_VALUES:,} values; send fewer messages or fields"
         raise ApiError(400, message, code="too_many_values")
 
 
-def _structure(body: bytes) -> int:
+def _count_structure(body: bytes) -> int:
     return body.count(b",") + body.count(b"[") + body.count(b"{")

@@ -1,4 +1,4 @@
-"""What the page at / asks for beside OpenAI's protocol: its files, the models, attention and ratings."""
+"""The routes for the web page: its files, descriptions of models, attention weights, and ratings of replies."""
 
 import asyncio
 import dataclasses
@@ -16,51 +16,52 @@ from starlette.responses import Response
 from chatbot.attempts.checkpoint import read_pointer
 from chatbot.attempts.files import CONFIG
 from chatbot.attempts.settings import stored_settings
-from chatbot.chat.loading import LoadedModel, ModelCard, card_of_attempt, card_of_export, pointer_of, version_of
+from chatbot.chat.clients import run_while_connected
+from chatbot.chat.loading import LoadedModel, ModelCard, attempt_card, checkpoint_version, export_card, pointer_path
 from chatbot.chat.page import page_files
-from chatbot.chat.server.errors import ApiError, too_many
+from chatbot.chat.server.errors import ApiError, rate_limit_error
 from chatbot.chat.server.request_bodies import Body
-from chatbot.chat.server.state import state_of
-from chatbot.chat.service import while_waited_for
+from chatbot.chat.server.state import server_state
 from chatbot.decoding.reply_text import MAX_CHARACTERS, Origin
 from chatbot.errors import UserError
 from chatbot.export.manifest import MANIFEST, read_manifest
 from chatbot.inference.text_responder import TextResponder
-from chatbot.retrieval.ratings import Rating, TooLongError, append_rating, rating_of
+from chatbot.retrieval.ratings import Rating, TooLongError, append_rating, rating_record
 
 log = logging.getLogger(__name__)
-MOST_CHARACTERS = 20_000
-MOST_TURNS = 200
-ONE_AT_A_TIME = ThreadPoolExecutor(1, "attention")  # beside the engine
+MAX_TEXT_CHARACTERS = 20_000
+MAX_TURNS = 200
+# A thread that computes attention weights, for one request at a time.
+ATTENTION_EXECUTOR = ThreadPoolExecutor(1, "attention")
 
-Text = Annotated[str, Field(max_length=MOST_CHARACTERS)]
+Text = Annotated[str, Field(max_length=MAX_TEXT_CHARACTERS)]
 
 
 class RepliedQuestion(Body):
-    """A question and a reply to it. history: the turns before the question, alternately question and reply."""
+    """A question and its reply. The list `history` contains earlier questions and replies in alternation."""
 
     model: str
     question: Text
     reply: Text
-    history: Annotated[list[Text], Field(max_length=MOST_TURNS)] = Field(default=[])
+    history: Annotated[list[Text], Field(max_length=MAX_TURNS)] = Field(default=[])
 
 
 class EarlierRating(Body):
-    """A rating that was recorded before. time: as the server answered."""
+    """A rating that was already recorded, with the time that the server returned for it."""
 
     rating: Rating
     time: Annotated[str, Field(max_length=40)]
 
 
 class RatedReply(RepliedQuestion):
-    """A reply and what a user thinks of it. replaces: what the same user thought of it before."""
+    """A reply with a user's rating. If the user rated the reply before, it also contains that rating."""
 
     rating: Rating
     replaces: EarlierRating | None = None
 
 
 async def page(request: Request) -> Response:
-    """Send the page, or a file that it loads."""
+    """Send the page or one of its files."""
     file = page_files().get(request.scope["path"].removeprefix("/"))
     if file is None:
         raise HTTPException(404)
@@ -72,117 +73,128 @@ async def page(request: Request) -> Response:
 
 
 async def describe_models(request: Request) -> dict[str, Any]:
-    """List the models with what they were trained on, and their quality.
+    """List the models with their training data and quality.
 
-    ratings: whether ratings are collected. most_characters: of a text that the other routes of the page take.
+    The field `ratings` says whether users can rate replies. `most_characters` is the maximum length of a question.
     """
-    state = state_of(request)
-    loaded = {**state.models.loaded}  # it changes in this thread
-    described = await asyncio.to_thread(lambda: _described_models(state.models.directories(), loaded))
-    return {"models": described, "ratings": state.ratings is not None, "most_characters": MOST_CHARACTERS}
+    state = server_state(request)
+    loaded = {**state.models.loaded}  # A copy, because another thread may change the original dictionary.
+    descriptions = await asyncio.to_thread(lambda: _describe_models(state.models.directories(), loaded))
+    return {"models": descriptions, "ratings": state.ratings is not None, "most_characters": MAX_TEXT_CHARACTERS}
 
 
 async def attention(body: RepliedQuestion, request: Request) -> dict[str, Any]:
-    """Show where a reply comes from, and which words of the question each of its words looked at."""
-    state = state_of(request)
-    name = state.models.name_of(body.model)
-    origin = _given(request, name, body)  # a rating may have changed the pairs meanwhile
+    """Return whether a reply was generated or retrieved, and its attention weights over the words of the question."""
+    state = server_state(request)
+    name = state.models.resolve_name(body.model)
+    # Prefer the stored origin. If it is determined again, new ratings could change the result.
+    origin = _find_recent_origin(request, name, body)
 
-    async def shown() -> dict[str, Any]:
+    async def compute() -> dict[str, Any]:
         async with state.models.use(name) as model:
             history = body.history[-model.turns :] if model.turns else []
-            asked = model.responder, body.question[:MAX_CHARACTERS], body.reply, history, origin
-            return await asyncio.get_running_loop().run_in_executor(ONE_AT_A_TIME, _attention, *asked)
+            arguments = model.responder, body.question[:MAX_CHARACTERS], body.reply, history, origin
+            return await asyncio.get_running_loop().run_in_executor(ATTENTION_EXECUTOR, _compute_attention, *arguments)
 
-    return await while_waited_for(shown(), state.request_timeout, request.receive)
+    return await run_while_connected(compute(), state.request_timeout, request.receive)
 
 
 async def rate(body: RatedReply, request: Request) -> dict[str, Any]:
-    """Append a rated reply to the file of ratings, in place of an earlier rating of it.
+    """Append a rating of a reply to the ratings file. It replaces any earlier rating of this reply.
 
-    What the server is not known to have replied is recorded, too, but is never looked up.
+    Only ratings of replies that the server sent recently affect later replies.
     """
-    state = state_of(request)
+    state = server_state(request)
     assert state.ratings is not None
     if wait := state.ratings_limit.wait(request.state.client):
-        raise too_many("ratings", wait)
-    is_operator = len(state.limits.keys) == 1  # the holder of the only key
+        raise rate_limit_error("ratings", wait)
+    is_operator = len(state.limits.keys) == 1  # If there is only one API key, its owner is the operator.
     client = None if is_operator else request.state.client
-    name = state.models.name_of(body.model)
-    origin = _given(request, name, body) if state.limits.keys or state.limits.live_ratings else None
+    name = state.models.resolve_name(body.model)
+    origin = _find_recent_origin(request, name, body) if state.limits.keys or state.limits.live_ratings else None
     written_to = None if origin is None else origin.question
-    replied = (body.question, body.reply, body.history)
+    exchange = (body.question, body.reply, body.history)
     model = state.models.directories()[name].name
-    record = rating_of(*replied, body.rating, model, client, written_to=written_to)
+    record = rating_record(*exchange, body.rating, model, client, written_to=written_to)
     earlier = body.replaces
-    replaced = None if earlier is None else rating_of(*replied, earlier.rating, model, client, time=earlier.time)
+    replaced = None if earlier is None else rating_record(*exchange, earlier.rating, model, client, time=earlier.time)
     try:
         await asyncio.to_thread(append_rating, state.ratings, record, replaced)
     except TooLongError as error:
         raise ApiError(413, str(error), code="ratings") from error
     except UserError as error:
         log.error("%s", error)
-        raise ApiError(503, "The rating cannot be recorded; the server's log says why", code="ratings") from error
+        raise ApiError(503, "The rating cannot be recorded; see the server's log", code="ratings") from error
     return {"recorded": True, "time": record["time"]}
 
 
-def _given(request: Request, model: str, body: RepliedQuestion) -> Origin | None:
-    """Return where a reply comes from; None if the server has not given it, or not lately."""
-    return state_of(request).origins.get((model, body.question[:MAX_CHARACTERS], body.reply))
+def _find_recent_origin(request: Request, model: str, body: RepliedQuestion) -> Origin | None:
+    """Return where a reply comes from, or None if the server has not sent this reply recently."""
+    return server_state(request).origins.get(hash((model, body.question[:MAX_CHARACTERS], body.reply)))
 
 
-def _described_models(directories: Mapping[str, Path], loaded: Mapping[str, LoadedModel]) -> list[dict[str, Any]]:
-    """Return the models that can be described, with their cards, the default one first. loaded: those in memory.
+def _describe_models(directories: Mapping[str, Path], loaded: Mapping[str, LoadedModel]) -> list[dict[str, Any]]:
+    """Describe the models, starting with the default model. Unreadable models are skipped.
 
-    id: as in /v1/models. name, sources: for readers. turns: the number of turns that it reads.
+    A description contains the fields of `ModelCard`, the model's `id` in /v1/models, its `name` for display, the names
+    of its training files (`sources`), and the number of earlier messages that it reads with a question (`turns`).
     """
-    described = []
+    descriptions = []
     for name, directory in directories.items():
         try:
             if name in loaded:
                 card = loaded[name].card
                 turns = loaded[name].turns
             else:
-                card, turns = _card_of(directory, version_of(directory))
+                card, turns = _read_card(directory, checkpoint_version(directory))
         except (UserError, OSError) as error:
-            log.warning("%s: not on the page: %s", name, error)
+            log.warning("%s: not shown on the page: %s", name, error)
             continue
-        shown = {"id": name, "name": card.name_for_readers(name), "sources": card.sources, "turns": turns}
-        described.append({**dataclasses.asdict(card), **shown})
-    return described
+        fields = {"id": name, "name": card.display_name(name), "sources": card.sources, "turns": turns}
+        descriptions.append({**dataclasses.asdict(card), **fields})
+    return descriptions
 
 
 @functools.lru_cache(maxsize=1000)
-def _card_of(directory: Path, version: object) -> tuple[ModelCard, int]:
-    """Return the card of a model that is not loaded, and the number of turns that it reads.
+def _read_card(directory: Path, version: object) -> tuple[ModelCard, int]:
+    """Read the model card of a model that is not loaded, and the number of earlier messages that the model reads.
 
-    version: with it, the files may have changed. Raises UserError.
+    The result is cached for each `version`, so a new checkpoint is read again.
+
+    Raises:
+        UserError: If the files of the model cannot be read.
     """
     turns = stored_settings(directory / CONFIG).encoding.history
     if (directory / MANIFEST).exists():
-        return card_of_export(read_manifest(directory)), turns
-    return card_of_attempt(directory, read_pointer(pointer_of(directory))["step"]), turns
+        return export_card(read_manifest(directory)), turns
+    return attempt_card(directory, read_pointer(pointer_path(directory))["step"]), turns
 
 
-def _attention(
+def _compute_attention(
     responder: TextResponder, question: str, reply: str, history: list[str], origin: Origin | None
 ) -> dict[str, Any]:
-    """Return where a reply comes from, and its attention. origin: None if it is not known.
+    """Return where a reply comes from, and its attention weights.
 
-    written_to: the training question that the reply was written to; "": there is none. rated_good: whether the reply
-    was looked up since somebody rated it good, after a message that nobody else is shown. weights: [reply, question],
-    each row adds up to 1; None if none is shown.
+    The argument `origin` says where the reply comes from. If it is None, the origin is determined again.
+
+    The result contains these fields:
+
+    - written_to: The question that a retrieved reply answers in the training data; "" for any other reply.
+    - rated_good: Whether the reply was retrieved because another user rated it good.
+    - question, reply: The words of the question and of the reply.
+    - weights: The attention weights, with shape [reply words, question words]. Each row sums to 1. None if the model
+      has no attention.
     """
-    found = None
+    attention = None
     if responder.source(question, history):
         origin = origin or responder.origin(question, reply, history)
-        found = responder.attention(question, reply, history)
+        attention = responder.attention(question, reply, history)
     origin = origin or Origin()
-    shown: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "written_to": "" if origin.is_rated else origin.question,
         "rated_good": origin.is_rated,
     }
-    if found is None:
-        return {**shown, "question": [], "reply": [], "weights": None}
-    weights = found.weights.astype(float).round(4).tolist()
-    return {**shown, "question": found.question, "reply": found.reply, "weights": weights}
+    if attention is None:
+        return {**fields, "question": [], "reply": [], "weights": None}
+    weights = attention.weights.astype(float).round(4).tolist()
+    return {**fields, "question": attention.question, "reply": attention.reply, "weights": weights}

@@ -1,1 +1,1 @@
-"""The chat in a terminal, and through a pipe: one reply line for each input line."""
+"""An interactive chat in a terminal."""

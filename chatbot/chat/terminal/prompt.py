@@ -1,7 +1,4 @@
-"""Reads the lines that a user types: with editing, completion and a history, or plainly where these do not work.
-
-The history is a file with the questions of earlier sessions.
-"""
+"""The prompt of the terminal chat. Most terminals support line editing, completion and a history file."""
 
 import os
 import sys
@@ -10,40 +7,40 @@ from pathlib import Path
 from typing import Any
 
 from chatbot.attempts.files import CONFIG
-from chatbot.chat.terminal.commands import COMMANDS, DEFAULT, FLAGS, SLASH
+from chatbot.chat.terminal.commands import COMMANDS, DEFAULT, FLAGS
 from chatbot.config.attempts import CHECKPOINTS
 from chatbot.display import visible
 
 PROMPT = "> "
-# Terminals without cursor movements.
+# The names, in the variable TERM, of terminals that cannot move the cursor.
 DUMB = ("dumb", "unknown")
-# Rows that the completions take at most.
+# The maximum number of rows of the completion menu.
 MENU_ROWS = 6
 ReadLine = Callable[[], str]
 
 
 def line_reader() -> ReadLine:
-    """Return the function that reads a line. It raises EOFError at the end and KeyboardInterrupt for Ctrl-C."""
+    """Return a function that reads a line. The function raises EOFError on Ctrl-D and KeyboardInterrupt on Ctrl-C."""
     try:
         in_terminal = os.isatty(sys.stdin.fileno()) and os.isatty(sys.stdout.fileno())
     except (OSError, ValueError):
         in_terminal = False
-    return _line_editor() if in_terminal and os.environ.get("TERM", "").lower() not in DUMB else _read_plainly
+    return _create_line_editor() if in_terminal and os.environ.get("TERM", "").lower() not in DUMB else _read_basic_line
 
 
-def _read_plainly() -> str:
+def _read_basic_line() -> str:
     try:
         if sys.stdout.isatty():
             return input(PROMPT)
-        print(PROMPT, end="", file=sys.stderr, flush=True)  # standard output is for the replies
+        print(PROMPT, end="", file=sys.stderr, flush=True)  # Standard output is only for replies.
         return input()
     except (EOFError, KeyboardInterrupt):
-        print(file=sys.stderr)  # ends the line of the prompt
+        print(file=sys.stderr)  # Move the cursor to the line below the prompt.
         raise
 
 
-def _line_editor() -> ReadLine:
-    """Return a reader with prompt_toolkit, whose import takes a tenth of a second."""
+def _create_line_editor() -> ReadLine:
+    """Return a function that reads a line with prompt_toolkit."""
     from prompt_toolkit import PromptSession
     from prompt_toolkit.filters import Condition
     from prompt_toolkit.formatted_text import FormattedText
@@ -63,17 +60,17 @@ def _line_editor() -> ReadLine:
     @keys.add(Keys.BracketedPaste)
     def _(event: KeyPressEvent) -> None:
         lines = event.data.replace("\r\n", "\n").replace("\r", "\n").strip("\n")
-        event.current_buffer.insert_text(visible(lines))  # one question
+        event.current_buffer.insert_text(visible(lines))  # Join pasted lines into one question.
 
     output: Any = create_output(sys.stdout)
-    # The answers of a terminal to this question arrive late over a slow connection, and are shown as text.
+    # Do not ask the terminal for the cursor position. A late response would look like typed text.
     output.enable_cpr = False
     session: PromptSession[str] = PromptSession(
         FormattedText([("ansigreen", PROMPT)]),
         output=output,
-        history=_history(),
+        history=_create_history(),
         completer=completer(),
-        complete_while_typing=Condition(lambda: session.default_buffer.text.startswith(SLASH)),
+        complete_while_typing=Condition(lambda: session.default_buffer.text.startswith("/")),
         reserve_space_for_menu=MENU_ROWS,
         key_bindings=keys,
         enable_suspend=True,
@@ -81,48 +78,48 @@ def _line_editor() -> ReadLine:
     return session.prompt
 
 
-def _history() -> Any:
-    """Return the history in a file, or one in memory where the file cannot be written."""
+def _create_history() -> Any:
+    """Return the history of typed lines. It is stored in a file, or in memory if the file is not writable."""
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
     path = history_path()
     try:
         make_private(path)
     except OSError as error:
-        print(f"Questions are not kept for the next chat: {path}: {error.strerror}", file=sys.stderr)
+        print(f"The input history cannot be saved: {path}: {error.strerror}", file=sys.stderr)
         return InMemoryHistory()
     return FileHistory(path)
 
 
 def history_path() -> Path:
-    """Return the path of the file with the questions of earlier sessions, in the user's state folder."""
+    """Return the path of the history file, in the user's state directory."""
     folder = os.environ.get("LOCALAPPDATA" if os.name == "nt" else "XDG_STATE_HOME", "")
     state = folder if os.path.isabs(folder) else os.path.expanduser("~/.local/state")
     return Path(state, "chatbot", "chat_history")
 
 
 def make_private(path: Path) -> None:
-    """Make the file if there is none, readable by its owner only. Raises OSError if it cannot be written."""
+    """Make a file accessible only to its owner, creating it if necessary. Raises OSError if it is not writable."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     os.chmod(path, 0o600)
 
 
 def completer() -> Any:
-    """Return what the Tab key offers, of prompt_toolkit: commands, and their arguments."""
+    """Return a prompt_toolkit completer for the commands and their arguments."""
     from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter, WordCompleter
     from prompt_toolkit.document import Document
 
-    def words(texts: Any, about: dict[str, str] | None = None) -> WordCompleter:
-        return WordCompleter(texts, ignore_case=True, WORD=True, meta_dict=about)
+    def complete_words(words: Any, descriptions: dict[str, str] | None = None) -> WordCompleter:
+        return WordCompleter(words, ignore_case=True, WORD=True, meta_dict=descriptions)
 
-    commands = {SLASH + name: command.text for name, command in COMMANDS.items()}
+    commands = {f"/{name}": command.text for name, command in COMMANDS.items()}
     settings = {f"{name}=": flag.text for name, flag in FLAGS.items()}
     files = PathCompleter(expanduser=True)
     arguments = {
-        "/help": words([*COMMANDS, *FLAGS]),
-        "/set": words([*settings, DEFAULT], settings),
-        "/model": words(lambda: sorted(config.parent.name for config in CHECKPOINTS.glob(f"*/{CONFIG}"))),
+        "/help": complete_words([*COMMANDS, *FLAGS]),
+        "/set": complete_words([*settings, DEFAULT], settings),
+        "/model": complete_words(lambda: sorted(config.parent.name for config in CHECKPOINTS.glob(f"*/{CONFIG}"))),
         **dict.fromkeys(("/save", "/overwrite", "/load"), files),
     }
 
@@ -130,7 +127,7 @@ def completer() -> Any:
         def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
             command, space, text = document.text_before_cursor.partition(" ")
             if not space:
-                return words([*commands], commands).get_completions(Document(command), complete_event)
+                return complete_words([*commands], commands).get_completions(Document(command), complete_event)
             argument = arguments.get(command.lower())
             return [] if argument is None else argument.get_completions(Document(text), complete_event)
 

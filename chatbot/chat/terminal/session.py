@@ -1,4 +1,4 @@
-"""A chat in a terminal: a conversation with a model, and what is shown of it. Commands do the rest."""
+"""The state of a chat in the terminal, and its output."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -11,20 +11,20 @@ from rich.text import Text
 from chatbot.chat.conversation import Conversation, Exchange
 from chatbot.chat.loading import CurrentModel
 from chatbot.decoding.reply_text import Origin, WordAttention
-from chatbot.display import counted, decodable, visible
+from chatbot.display import pluralize, replace_surrogates, visible
 from chatbot.errors import UserError
 from chatbot.inference.request import Piece
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 
-# Words of the question that /why shows for each word of the reply, the largest weights first.
-MOST_WORDS = 3
-NO_ATTENTION = "This model shows no attention: it was trained with --attention none."
+# /why shows up to this number of question words for each word of the reply.
+MAX_WORDS = 3
+NO_ATTENTION = "This model has no attention weights: it was trained with --attention none."
 
 
 class Screen:
-    """The terminal. Replies and tables go to standard output, messages to standard error.
+    """Writes replies and tables to standard output, and messages to standard error.
 
-    No text reaches the terminal with control characters. A stream that is no terminal gets no colours.
+    Control characters are replaced. Colours are only used in a terminal.
     """
 
     def __init__(self) -> None:
@@ -34,28 +34,28 @@ class Screen:
         )
 
     def stream(self, pieces: Iterable[Piece]) -> tuple[str, Origin]:
-        """Show a reply while it is made. Return the reply, and where it comes from."""
-        shown: list[str] = []
+        """Print a reply while it is generated. Return the text, and whether it was generated or retrieved."""
+        texts: list[str] = []
         origin = Origin()
         try:
             for piece in pieces:
                 origin = piece.origin
                 if piece.text:
-                    shown.append(piece.text)
+                    texts.append(piece.text)
                     print(visible(piece.text), end="", file=sys.stdout, flush=True)
         except BaseException:
-            if shown:
-                print(file=sys.stdout, flush=True)  # what is said of it is a line of its own
+            if texts:
+                print(file=sys.stdout, flush=True)  # Start the error message on a new line.
             raise
         print(file=sys.stdout, flush=True)
-        return "".join(shown), origin
+        return "".join(texts), origin
 
     def line(self, text: str) -> None:
-        """Show a line of an answer, which the terminal breaks anywhere. It is copied as one line."""
+        """Print a line. A long line contains no line breaks when a user copies it, because the terminal wraps it."""
         self._out.print(Text(visible(text)), soft_wrap=True)
 
     def table(self, rows: Sequence[Sequence[str]], header: Sequence[str] = ()) -> None:
-        """Show rows of cells in columns. The first cell of a row is not broken."""
+        """Print a table. The cells of the first column are not wrapped."""
         table = Table(box=None, pad_edge=False, header_style="bold", show_header=bool(header))
         for number in range(len(rows[0])):
             name = header[number] if header else ""
@@ -65,11 +65,11 @@ class Screen:
         self._out.print(table)
 
     def note(self, text: str) -> None:
-        """Show a message about the chat itself."""
+        """Print a message about the chat."""
         self._message(Text(visible(text), "dim"))
 
     def error(self, error: Exception) -> None:
-        """Show what could not be done, in one line."""
+        """Print an error message on one line."""
         self._message(Text(visible(f"error: {error}"), "red"))
 
     def _message(self, text: Text) -> None:
@@ -77,69 +77,81 @@ class Screen:
 
 
 def attention_rows(attention: WordAttention) -> list[list[str]]:
-    """Return the rows of /why, one for each word of the reply, with words of the question and their weights."""
+    """Return a table row for each word of the reply.
+
+    A row contains the word, followed by the question words with the largest attention weights.
+    """
     rows = []
     for word, weights in zip(attention.reply, attention.weights.tolist(), strict=True):
-        top = sorted(range(len(weights)), key=lambda i: -weights[i])[:MOST_WORDS]
+        top = sorted(range(len(weights)), key=lambda i: -weights[i])[:MAX_WORDS]
         rows.append([word, *(f"{attention.question[i]} {weights[i]:.2f}" for i in top)])
     return rows
 
 
 class Session:
-    """A chat in a terminal with a model. read: the maximum number of turns that it reads before a question."""
+    """A chat in a terminal.
 
-    def __init__(self, current: CurrentModel, read: int, screen: Screen) -> None:
+    Args:
+        current: The model that answers.
+        max_turns: The maximum number of earlier messages that the model reads along with a question.
+        screen: Prints the replies and messages.
+    """
+
+    def __init__(self, current: CurrentModel, max_turns: int, screen: Screen) -> None:
         self.current = current
-        self.conversation = Conversation(read)
+        self.conversation = Conversation(max_turns)
         self.screen = screen
         self.finished = False
 
     def answer(self, question: str) -> None:
-        """Show the reply to a question, or the best ones with their scores, and remember it."""
+        """Answer a question: print one or several replies, and add the best one to the conversation."""
         self.current.update(self.screen.note)
-        question = decodable(question)
-        turns = self.conversation.turns
-        asked = question, turns, self.conversation.last_reply
-        number = self.current.decoding.n_best
-        if number > 1:
-            first, *_ = self.show(self.current.pieces(*asked, n_best=number))
-            reply = first.text
-            origin = first.origin
+        question = replace_surrogates(question)
+        context = self.conversation.context()
+        n_best = self.current.decoding.n_best
+        if n_best > 1:
+            best, *_ = self.show(self.current.pieces(question, *context, n_best=n_best))
+            reply = best.text
+            origin = best.origin
         else:
-            reply, origin = self.screen.stream(self.current.pieces(*asked))
+            reply, origin = self.screen.stream(self.current.pieces(question, *context))
         if reply != EMPTY_QUESTION_REPLY:
             self.conversation.add(question, reply, self.current.model.card.name, origin=origin)
 
     def show(self, replies: Iterable[Piece]) -> list[Piece]:
-        """Show replies with their scores. Return them."""
-        found = list(replies)
-        for number, reply in enumerate(found, 1):
+        """Print replies with their scores, and return the replies as a list."""
+        ranked = list(replies)
+        for number, reply in enumerate(ranked, 1):
             self.screen.line(f"{number}. {reply.text}  ({reply.score or 0:.2f})")
-        return found
+        return ranked
 
-    def again(self, **fields: Any) -> list[Piece]:
-        """Return other replies to the last question. fields: of `Question`."""
-        last = self.conversation.exchanges[-1]
-        before = self.conversation.turns_before_last
-        return list(self.current.pieces(last.question, before, self.conversation.reply_before_last, **fields))
+    def ask_again(self, **fields: Any) -> list[Piece]:
+        """Ask the last question again and return the replies. The arguments replace fields of `Question`."""
+        question = self.conversation.exchanges[-1].question
+        return list(self.current.pieces(question, *self.conversation.context(-1), **fields))
 
-    def last(self, command: str) -> Exchange:
-        """Return the last question and its reply. Raises UserError without one."""
+    def last_exchange(self, error: str) -> Exchange:
+        """Return the last question and its reply. If there is none, raise UserError with the message `error`."""
         if self.conversation.last is None:
-            raise UserError(f"{command}; ask a question first")
+            raise UserError(f"{error}; ask a question first")
         return self.conversation.last
 
-    def origin(self, exchange: Exchange) -> Origin:
-        """Return where a reply comes from, and remember it: its rating may change what is looked up."""
+    def find_origin(self, exchange: Exchange) -> Origin:
+        """Return whether a reply was generated or retrieved.
+
+        The result is stored in the exchange, so later ratings cannot change it.
+        """
         if exchange.origin is None:
-            asked = exchange.question, exchange.reply, exchange.before
-            exchange.origin = self.current.model.responder.origin(*asked, self.current.used_decoding)
+            responder = self.current.model.responder
+            exchange.origin = responder.origin(
+                exchange.question, exchange.reply, exchange.history, self.current.effective_decoding
+            )
         return exchange.origin
 
     def introduce(self) -> None:
-        """Say what the model was trained on, and how many turns it reads."""
-        self.screen.note(f"Talking to {self.current.model.card.line()}.")
-        if read := self.conversation.read:
-            self.screen.note(f"It reads {counted(read, 'turn')} before a question.")
+        """Print a summary of the model, the number of earlier messages that it reads, and a few training questions."""
+        self.screen.note(f"Talking to {self.current.model.card.summary()}.")
+        if turns := self.conversation.max_turns:
+            self.screen.note(f"The model reads {pluralize(turns, 'previous turn')} with each question.")
         if questions := self.current.model.card.questions:
-            self.screen.note(f"Questions that it has learned: {'  '.join(questions)}")
+            self.screen.note(f"Questions from the training data: {'  '.join(questions)}")

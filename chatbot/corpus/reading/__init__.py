@@ -1,13 +1,15 @@
-"""From files to (question, answer) pairs of text, in the order of the way that they go.
+"""Readers that convert corpus files to (question, answer) pairs of text.
 
-sources, containers, charset, text_file   files, archives and their parts; texts, decompressed and decoded
-detect                                    the format of a text, by its first lines
-rows, binary_tables -> tables             rows, and the columns or the layout of a table
-objects -> places -> values               values of JSON and YAML, and where in a document they stand
-layouts -> mapping -> records             by which layout values are read, its map, and what it gives
-lines, heads, questions, subtitles, ...   texts of conversations
-turns                                     pairs of who said what
+The modules, in the order in which they process a file:
 
-`read` asks each in turn, and yields the pairs lazily. `doubts` has the reasons to ask the user. The Report counts lines
-and items that cannot be used. A UserError is raised for errors that the user must correct.
+sources, containers, charset, text_file   find files, open archives, and decompress and decode texts
+rows, binary_tables -> tables             split tables into rows and detect their columns or layout
+objects -> places -> values               parse JSON and YAML, and find conversations by field names
+layouts -> records                        convert values of known structure (layouts.yaml) to pairs or messages
+lines, heads, subtitles, ...              split conversations in plain text
+turns                                     pair each utterance with the one it answers
+
+`read` detects the format of each text and yields the pairs lazily. `doubts` detects data that may not be pairs, so that
+the user can be asked. The Report counts everything that cannot be used. Readers raise UserError for problems that the
+user must correct.
 """

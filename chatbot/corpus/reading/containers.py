@@ -1,6 +1,6 @@
-"""What files contain: CONTAINERS has the first bytes of archives, compressed files and tables, and what opens them.
+"""Opens archives, compressed files and binary tables. Their first bytes identify them (see CONTAINERS).
 
-Nothing is written to disk; links and devices are skipped; what a file expands to is limited.
+Nothing is written to disk, and the decompressed size is limited. Links and devices in archives are skipped.
 """
 
 import bz2
@@ -15,51 +15,48 @@ import zipfile
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from chatbot.corpus.reading.binary_tables import Table, open_workbook, read_columnar, sheets
 from chatbot.corpus.reading.charset import name_of
 from chatbot.corpus.reading.report import Report
 from chatbot.display import one_line
 from chatbot.errors import UserError
 
-if TYPE_CHECKING:
-    from chatbot.corpus.reading.binary_tables import Sheet
-
-# The limit in bytes: FREE_OUTPUT + OUTPUT_RATIO for each compressed byte. Text compresses to a tenth at best.
+# Limit on decompressed data: FREE_OUTPUT bytes plus OUTPUT_RATIO bytes for each compressed byte. Ordinary text expands
+# to about ten times its compressed size at most.
 FREE_OUTPUT = 64 * 2**20
 OUTPUT_RATIO = 100
 
-BEGINNING = 2**20  # bytes of a file that are kept: enough to tell what it is, and to look at its first pairs
-KEPT = 16  # files whose beginnings are kept
-_BEGINNINGS: dict[tuple[Path, int, int], bytes] = {}  # by the date and the size of a file, too
-SAMPLE = 256 * 2**10  # bytes at the beginning of a content, by which it is told what it is
-CHUNK = 2**15  # bytes that are unpacked at once
+BEGINNING = 2**20  # number of bytes cached per file, because format detection reads a file's beginning repeatedly
+SAMPLE = 256 * 2**10  # number of bytes at the beginning of a file from which its format is detected
+CHUNK = 2**15  # bytes unpacked at a time
 
-CONVERT = "which is not read here; unpack it, or save it as text, CSV or JSON"
-# The beginnings of files that are no text and are not opened: archives, documents, databases, pictures, pickles.
+CONVERT = "which is not supported; unpack it, or save it as text, CSV or JSON"
+# First bytes of unsupported archives, documents, databases, pictures and pickles.
 NOT_OPENED = (
     *(b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07", b"%PDF-", b"{\\rtf", b"SQLite format 3\0"),
     *(b"\x89PNG", b"\xff\xd8\xff", *(bytes((0x80, version)) for version in range(2, 6))),
 )
-WORKBOOK = "xl/workbook.xml"  # a member of a zip file that is a workbook
-# A member of a zip file that is another document of Microsoft's, an e-book or a document of LibreOffice.
+WORKBOOK = "xl/workbook.xml"  # A zip file with this member is an .xlsx workbook.
+# A zip file with one of these members is a workbook, another Office or LibreOffice document, or an e-book.
 DOCUMENTS = frozenset(("[Content_Types].xml", "META-INF/container.xml", "META-INF/manifest.xml"))
 
-ZSTANDARD_BLOCK = 2**10  # bytes of input at once, which expand to 32 MiB at most
-ZSTANDARD_WINDOW = 2**31  # bytes; large dumps are compressed with --long=31
-UTF_8_NAME = 0x800  # the flag of a zip file's member whose name is in UTF-8
+ZSTANDARD_BLOCK = 2**10  # input bytes per call of the decompressor, small enough to limit its output to 32 MiB
+ZSTANDARD_WINDOW = 2**31  # maximum window size in bytes; files compressed with `zstd --long=31` need it
+UTF_8_NAME = 0x800  # flag bit of a zip member whose name is encoded in UTF-8
 
 
 class OpenFile(NamedTuple):
-    """The content of a file that is no archive, or of a member of an archive."""
+    """The content of a plain file or an archive member."""
 
-    member: str  # its name in the archive, "" for a file that is no archive
-    place: str  # for messages: "a.zip: b.tsv"
-    stream: io.BufferedReader  # whose first SAMPLE bytes can be peeked at
+    member: str  # name in the archive; "" for a plain file
+    place: str  # name shown in messages, e.g. "a.zip: b.tsv"
+    stream: io.BufferedReader  # Supports peeking at the first SAMPLE bytes.
 
 
 class Rows(NamedTuple):
-    """The rows of a file, which can be read once. A row is an object with the names of the columns, or a list."""
+    """The rows of a columnar file (see `read_columnar`). They can be iterated only once."""
 
     format: str
     rows: Iterator[Any]
@@ -69,32 +66,32 @@ class Sheets(NamedTuple):
     """The sheets of a workbook."""
 
     titles: list[str]
-    sheets: "Iterator[Sheet]"  # can be read once
+    sheets: Iterator[Table]  # Can be iterated only once.
 
 
 Content = OpenFile | Rows | Sheets
 
 
 class Container(NamedTuple):
-    """A file that is opened for what it contains."""
+    """An open file and the arguments for reading its contents."""
 
     path: Path
-    name: str  # for messages
-    stream: io.BufferedReader  # its bytes; of a tar file that is compressed, decompressed
-    allowed: "Allowance"  # what it may expand to
+    name: str  # file name shown in messages
+    stream: io.BufferedReader  # bytes of the file; decompressed bytes if it is a compressed tar file
+    allowed: "Allowance"  # limit on the decompressed size
     report: Report
-    members: Sequence[str]  # the names of those to read, () for all
+    members: Sequence[str]  # names of the members to read; () for all
 
 
 class Allowance:
-    """The number of bytes that a compressed file of this size in bytes may still expand to."""
+    """Limit on the decompressed size of a file. Tracks the number of bytes that remain."""
 
     def __init__(self, place: str, compressed_size: int) -> None:
         self.place = place
         self.remaining = FREE_OUTPUT + OUTPUT_RATIO * compressed_size
 
     def spend(self, count: int) -> None:
-        """Subtract these bytes. Raises UserError if fewer remain."""
+        """Subtract `count` from the remaining bytes. Raises UserError if the result is negative."""
         self.remaining -= count
         if self.remaining < 0:
             raise UserError(
@@ -104,7 +101,7 @@ class Allowance:
 
 
 class _Readable(io.RawIOBase):
-    closed = False  # an attribute, since a text looks at it for each line
+    closed = False  # An attribute is faster than the inherited property, which text streams check for each line.
 
     def readable(self) -> bool:
         return True
@@ -113,13 +110,16 @@ class _Readable(io.RawIOBase):
         super().close()
         self.closed = True
 
-    def sampled(self) -> io.BufferedReader:
-        """Return these bytes, of which the first SAMPLE can be peeked at."""
+    def buffered(self) -> io.BufferedReader:
+        """Return a buffered reader that supports peeking at the first SAMPLE bytes."""
         return io.BufferedReader(self, SAMPLE)
 
 
 class Stream(_Readable):
-    """The bytes of these chunks. Raises UserError for damaged data, and for more of it than the allowance."""
+    """A readable stream over an iterator of byte chunks.
+
+    Reading raises UserError if the data is damaged or expands to too many bytes.
+    """
 
     def __init__(self, chunks: Iterator[bytes], place: str, allowed: Allowance | None = None) -> None:
         self._chunks = chunks
@@ -127,8 +127,8 @@ class Stream(_Readable):
         self._allowed = allowed
         self._unread = bytearray()
 
-    def readinto(self, buffer) -> int:  # type: ignore[no-untyped-def]  # any writable buffer, named only since 3.12
-        """Fill the buffer, but for the end of the stream."""
+    def readinto(self, buffer) -> int:  # type: ignore[no-untyped-def]  # collections.abc.Buffer requires Python 3.12.
+        """Fill the whole buffer unless the stream ends."""
         try:
             while len(self._unread) < len(buffer) and (chunk := next(self._chunks, None)) is not None:
                 self._unread += chunk
@@ -138,7 +138,7 @@ class Stream(_Readable):
             raise UserError(f"{self._place}: the data ends early; download the file again") from None
         except (zlib.error, lzma.LZMAError, zipfile.BadZipFile, OSError, ValueError, MemoryError) as error:
             if isinstance(error, OSError) and error.errno is not None:
-                raise  # an error of the disk, not of the content
+                raise  # An error of the operating system does not mean that the data is damaged.
             raise UserError(f"{self._place}: the data is damaged; download the file again") from None
         count = min(len(buffer), len(self._unread))
         buffer[:count] = self._unread[:count]
@@ -146,24 +146,23 @@ class Stream(_Readable):
         return count
 
 
+@functools.lru_cache(maxsize=16)
+def _read_beginning(path: Path, modified: int, size: int) -> bytes:
+    with path.open("rb", buffering=0) as file:
+        return file.read(BEGINNING)
+
+
 class _File(_Readable):
-    """A file that is opened once for its beginning, and then for what is beyond. report.read_bytes grows."""
+    """A file whose first bytes are cached. Reading it updates `report.read_bytes`."""
 
     def __init__(self, path: Path, report: Report) -> None:
         status = path.stat()
-        key = (path, status.st_mtime_ns, status.st_size)
+        self.beginning = _read_beginning(path, status.st_mtime_ns, status.st_size)
         self._path = path
         self._size = status.st_size
         self._file: io.FileIO | None = None
         self._position = 0
         self._report = report
-        if key not in _BEGINNINGS:
-            self._file = path.open("rb", buffering=0)
-            _BEGINNINGS[key] = self._file.read(BEGINNING)
-            self._file.seek(0)
-            if len(_BEGINNINGS) > KEPT:
-                _BEGINNINGS.pop(next(iter(_BEGINNINGS)), None)
-        self.beginning = _BEGINNINGS[key]
 
     def seekable(self) -> bool:
         return True
@@ -197,27 +196,33 @@ class _File(_Readable):
 
 
 def open_contents(path: Path, name: str, report: Report, members: Sequence[str] = ()) -> Generator[Content, None, None]:
-    """Yield what a file contains, itself if it is no container. Updates report.read_bytes.
+    """Yield the members of an archive, the contents of a table, or a plain file itself.
 
-    members: the names of the members, or of the sheets, to read; () for all.
+    Each item must be read before the next one is requested.
 
-    Each content must be read before the next is requested. Raises UserError for data that cannot be unpacked, and for
-    an archive without files.
+    Args:
+        path: Path of the file.
+        name: Name of the file, shown in messages.
+        report: Report whose `read_bytes` is updated.
+        members: Names of the archive members or sheets to read; () for all.
+
+    Raises:
+        UserError: If the data cannot be unpacked, or an archive contains no files.
     """
     before = report.read_bytes
     size = path.stat().st_size
     file = _File(path, report)
-    with file.sampled() as stream:
+    with file.buffered() as stream:
         container = Container(path, name, stream, Allowance(name, size), report, members)
-        yield from (opener_of(file.beginning) or _plain)(container)
+        yield from (find_opener(file.beginning) or _open_plain)(container)
     report.read_bytes = before + size
 
 
 def open_files(path: Path, name: str, report: Report) -> Iterator[OpenFile]:
-    """Yield the contents that are files, as `open_contents`. Raises UserError for a table, too."""
+    """Yield a plain file, or each file in an archive. Raises UserError for a binary table."""
     for content in open_contents(path, name, report):
         if not isinstance(content, OpenFile):
-            raise UserError(f"{name}: a table, where a text is needed; save it as text")
+            raise UserError(f"{name}: a table, but a text file is required; save it as text")
         yield content
 
 
@@ -225,27 +230,27 @@ def _chunks(read: Callable[[int], bytes]) -> Iterator[bytes]:
     return iter(functools.partial(read, CHUNK), b"")
 
 
-def _plain(container: Container) -> Iterator[Content]:
+def _open_plain(container: Container) -> Iterator[Content]:
     yield OpenFile("", container.name, container.stream)
 
 
-def _compressed(decompressed: Callable[[Container], Iterator[bytes]], container: Container) -> Iterator[Content]:
-    """Yield a file with the content that is decompressed, or if it is a tar file, the files in it."""
-    stream = Stream(decompressed(container), container.name, container.allowed).sampled()
-    opener = _tar if is_tar(stream.peek()) else _plain
+def _open_compressed(decompress: Callable[[Container], Iterator[bytes]], container: Container) -> Iterator[Content]:
+    """Yield the decompressed file, or the members of a compressed tar file."""
+    stream = Stream(decompress(container), container.name, container.allowed).buffered()
+    opener = _open_tar if is_tar(stream.peek()) else _open_plain
     yield from opener(container._replace(stream=stream))
 
 
-def _opened_by(open_stream: Callable[..., Any]) -> Callable[[Container], Iterator[bytes]]:
+def _decompressor(open_stream: Callable[..., Any]) -> Callable[[Container], Iterator[bytes]]:
     return lambda container: _chunks(open_stream(container.stream).read)
 
 
 def _zstandard(container: Container) -> Iterator[bytes]:
-    """Yield the content of a Zstandard file. Raises EOFError if it ends within a frame, ValueError if it is damaged."""
+    """Decompress a Zstandard file. Raises EOFError if the file is truncated, and ValueError if it is damaged."""
     try:
         import zstandard
     except ModuleNotFoundError:
-        raise UserError(f"{container.name}: a Zstandard file; run `pip install zstandard`, which reads it") from None
+        raise UserError(f"{container.name}: a Zstandard file; run `pip install zstandard` to read it") from None
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTANDARD_WINDOW)
     frame = None
     try:
@@ -261,79 +266,72 @@ def _zstandard(container: Container) -> Iterator[bytes]:
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a file or a folder of this relative path is hidden, or written by macOS beside another."""
+    """Return whether any part of a relative path is hidden (.name) or is macOS metadata (__MACOSX)."""
     return any(step.startswith(".") or step == "__MACOSX" for step in PurePosixPath(name).parts or (".",))
 
 
-def _archive(
+def _archive_members(
     container: Container, kind: str, found: Iterator[tuple[str, Callable[[int], bytes]]], allowed: Allowance | None
 ) -> Iterator[Content]:
-    """Yield the files of an archive. found: the name of each, and what reads it."""
+    """Yield the files of an archive. `found` yields the name and the read function of each member."""
     is_empty = True
     for member, read in found:
         if member in container.members if container.members else member and not is_hidden(member):
             is_empty = False
             place = f"{container.name}: {one_line(member)}"
-            yield OpenFile(member, place, Stream(_chunks(read), place, allowed).sampled())
+            yield OpenFile(member, place, Stream(_chunks(read), place, allowed).buffered())
     if is_empty:
-        raise UserError(f"{container.name}: the {kind} file contains no file of pairs; give another")
+        raise UserError(f"{container.name}: the {kind} file contains no files with pairs; give another file")
 
 
 @contextlib.contextmanager
-def _damaged(name: str, kind: str) -> Iterator[None]:
-    """Convert the errors of an archive that cannot be unpacked to UserError."""
+def _archive_errors(name: str, kind: str) -> Iterator[None]:
+    """Convert errors of the archive libraries to UserError."""
     try:
         yield
     except (zipfile.BadZipFile, tarfile.TarError, struct.error, EOFError, ValueError, OverflowError):
         raise UserError(f"{name}: damaged {kind} file; download it again") from None
     except NotImplementedError as error:
         raise UserError(f"{name}: cannot be unpacked ({error}); unpack it yourself and give the file") from None
-    except RuntimeError:  # of zipfile
+    except RuntimeError:  # zipfile raises RuntimeError for encrypted members.
         raise UserError(f"{name}: encrypted; unpack it and give the file") from None
 
 
-def _zip(container: Container) -> Iterator[Content]:
+def _open_zip(container: Container) -> Iterator[Content]:
     """Yield the files of a zip file, sorted by name, or the sheets of a workbook."""
-    with _damaged(container.name, "zip"), zipfile.ZipFile(container.stream) as archive:
+    with _archive_errors(container.name, "zip"), zipfile.ZipFile(container.stream) as archive:
         if WORKBOOK in archive.namelist():
-            yield from _workbook(container, archive)
+            yield from _open_workbook(container, archive)
             return
-        infos = [(_name_in_zip(info), info) for info in archive.infolist() if info.file_size]  # a name may come twice
+        infos = [(_name_in_zip(info), info) for info in archive.infolist() if info.file_size]  # Names can be duplicate.
         if not DOCUMENTS.isdisjoint(member for member, _ in infos):
-            raise UserError(f"{container.name}: a document of an office program, {CONVERT}")
+            raise UserError(f"{container.name}: an Office document, e-book or the like, {CONVERT}")
         infos.sort(key=lambda item: item[0])
         found = ((member, archive.open(info).read) for member, info in infos)
-        yield from _archive(container, "zip", found, container.allowed)
+        yield from _archive_members(container, "zip", found, container.allowed)
 
 
 def _name_in_zip(info: zipfile.ZipInfo) -> str:
-    """Return the name of a member. Windows writes it in the charset of its language; `zipfile` decodes it as cp437.
-
-    From Python 3.12 on, `zipfile` takes the name in an extra field (0x7075, of WinRAR) instead, if there is one.
-    """
+    """Return a member's name. `zipfile` decodes names as cp437, but Windows encodes them in a local charset."""
     is_unicode = info.flag_bits & UTF_8_NAME or info.filename != info.orig_filename
     return info.filename if is_unicode else name_of(info.orig_filename.encode("cp437"))
 
 
-def _workbook(container: Container, archive: zipfile.ZipFile | None = None) -> Iterator[Content]:
-    from chatbot.corpus.reading.binary_tables import open_workbook, sheets
-
+def _open_workbook(container: Container, archive: zipfile.ZipFile | None = None) -> Iterator[Content]:
     book = open_workbook(container.stream, archive, container.name)
     yield Sheets(book.sheet_names, sheets(book, archive, container.name, container.report, container.members))
 
 
-def _columnar(kind: str, container: Container) -> Iterator[Content]:
-    from chatbot.corpus.reading.binary_tables import columnar_rows
-
+def _open_columnar(kind: str, container: Container) -> Iterator[Content]:
     path, name, _, allowed, report, _ = container
-    yield Rows(kind, columnar_rows(path, kind, name, report, allowed.spend))
+    yield Rows(kind, read_columnar(path, kind, name, report, allowed.spend))
 
 
 class _TarInfo(tarfile.TarInfo):
-    """A header of a tar file. `tarfile` takes a damaged header for the end of the archive."""
+    """A tar header that raises ReadError if it is damaged. `tarfile` alone would end the archive there silently."""
 
     @classmethod
-    def frombuf(cls, buf, encoding, errors):  # type: ignore[no-untyped-def]  # typed differently by versions of typeshed
+    def frombuf(cls, buf, encoding, errors):  # type: ignore[no-untyped-def]  # Versions of typeshed differ.
         try:
             return super().frombuf(buf, encoding, errors)
         except (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError) as error:  # type: ignore[attr-defined]
@@ -341,7 +339,7 @@ class _TarInfo(tarfile.TarInfo):
 
 
 def is_tar(head: bytes) -> bool:
-    """Return whether content that begins with these bytes is a tar file: the checksum of its first header."""
+    """Return whether the first bytes of a file are a tar header with a valid checksum."""
     try:
         tarfile.TarInfo.frombuf(head[: tarfile.BLOCKSIZE], "utf-8", "surrogateescape")
     except (tarfile.TarError, ValueError):
@@ -349,46 +347,45 @@ def is_tar(head: bytes) -> bool:
     return True
 
 
-def _tar(container: Container) -> Iterator[Content]:
-    """Yield the files of a tar file in its order."""
+def _open_tar(container: Container) -> Iterator[Content]:
+    """Yield the files of a tar file in order."""
 
     def found() -> Iterator[tuple[str, Callable[[int], bytes]]]:
         while (info := archive.next()) is not None:
-            archive.members = []  # type: ignore[attr-defined]  # otherwise it keeps all headers
+            archive.members = []  # type: ignore[attr-defined]  # Otherwise tarfile keeps all headers in memory.
             content = archive.extractfile(info) if info.isreg() and not info.issparse() and info.size else None
             if content is not None:
                 yield name_of(info.name.encode("utf-8", "surrogateescape")), content.read
 
     with (
-        _damaged(container.name, "tar"),
+        _archive_errors(container.name, "tar"),
         tarfile.open(
             fileobj=container.stream, mode="r|", tarinfo=_TarInfo, encoding="utf-8", errors="surrogateescape"
         ) as archive,
     ):
-        yield from _archive(container, "tar", found(), None)
+        yield from _archive_members(container, "tar", found(), None)
 
 
 Opener = Callable[[Container], Iterator[Content]]
-# The packages that parse files, whose versions are in the key of encoded pairs: which of them reads a file is known
-# only after archives in it are open, and locked versions change seldom.
+# Packages that parse files. Their versions are part of the cache key, so that an update invalidates cached pairs.
 PARSERS = ("ijson", "jmespath", "orjson", "pyarrow", "pysubs2", "python-calamine", "pyyaml", "zstandard")
-# To add a container, add its first bytes and a function that yields what it contains, to PARSERS the package that it
-# needs, and remove it from NOT_OPENED. Tar files have no first bytes.
+# Maps the first bytes of a file to the function that opens it. To support another container, add it here, add the
+# package that parses it to PARSERS, and remove it from NOT_OPENED. Tar files are detected by `is_tar` instead.
 CONTAINERS: dict[bytes, Opener] = {
-    b"PK\3\4": _zip,
-    b"PK\5\6": _zip,  # without a member
-    b"\x1f\x8b": functools.partial(_compressed, _opened_by(gzip.open)),
-    b"BZh": functools.partial(_compressed, _opened_by(bz2.open)),
-    b"\xfd7zXZ\0": functools.partial(_compressed, _opened_by(lzma.open)),
-    b"\x28\xb5\x2f\xfd": functools.partial(_compressed, _zstandard),
-    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": _workbook,  # Office documents of before 2007
-    b"PAR1": functools.partial(_columnar, "parquet"),
-    b"ARROW1\0\0": functools.partial(_columnar, "arrow"),  # a Feather file, too
-    b"\xff\xff\xff\xff": functools.partial(_columnar, "arrow"),  # a stream, as `datasets` saves it
+    b"PK\3\4": _open_zip,
+    b"PK\5\6": _open_zip,  # an empty zip file
+    b"\x1f\x8b": functools.partial(_open_compressed, _decompressor(gzip.open)),
+    b"BZh": functools.partial(_open_compressed, _decompressor(bz2.open)),
+    b"\xfd7zXZ\0": functools.partial(_open_compressed, _decompressor(lzma.open)),
+    b"\x28\xb5\x2f\xfd": functools.partial(_open_compressed, _zstandard),
+    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": _open_workbook,  # pre-2007 Office documents
+    b"PAR1": functools.partial(_open_columnar, "parquet"),
+    b"ARROW1\0\0": functools.partial(_open_columnar, "arrow"),  # also Feather files
+    b"\xff\xff\xff\xff": functools.partial(_open_columnar, "arrow"),  # an Arrow stream, as saved by `datasets`
 }
 
 
-def opener_of(head: bytes) -> Opener | None:
-    """Return what opens a container that begins with these bytes, None for no container."""
+def find_opener(head: bytes) -> Opener | None:
+    """Return the function that opens a file with the given first bytes, or None for a plain file."""
     known = next((opener for magic, opener in CONTAINERS.items() if head.startswith(magic)), None)
-    return known or (_tar if is_tar(head) else None)
+    return known or (_open_tar if is_tar(head) else None)

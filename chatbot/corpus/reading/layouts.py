@@ -1,58 +1,274 @@
-"""Layouts: which of those in layouts.yaml values have, and what the names of their fields, or the values, suggest."""
+"""Layouts, which describe how to read pairs or conversations from JSON values and table rows.
+
+A layout consists of a signature, which identifies the data, and a map. A map is a JMESPath expression that converts a
+value to pairs, turns or messages:
+
+    {question: q, answer: a}                                       a record, or a row of a table
+    messages[].{speaker: sender.name, text: content, time: date}   the messages of a chat or a conversation
+    {id: comment_id, parent: reply_to, text: content}              messages with a reference to the message they answer
+    dialog[].text                                                  utterances, each of which answers the previous one
+
+Layouts of known programs and corpora are declared in layouts.yaml. For other data, users can specify a map with --map.
+
+A map is applied to each line of a JSON Lines file, each row of a table, and each JSON document. If a document is a
+list, the map is applied to each item.
+"""
 
 import functools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from chatbot.corpus.reading import names
-from chatbot.corpus.reading.doubts import CHECKS, suggested
-from chatbot.corpus.reading.mapping import Map, compiled, quoted
-from chatbot.corpus.reading.marked_text import labelled, said_in, separated
-from chatbot.corpus.reading.texts import FUNCTIONS, NO, YES, alternatives, said_by, text_of
+import jmespath
+from jmespath.exceptions import JMESPathError
+from jmespath.parser import ParsedResult
 
+from chatbot.corpus.reading import names
+from chatbot.corpus.reading.texts import FUNCTIONS, text_of
+from chatbot.display import one_line
+from chatbot.errors import UserError
+
+# The output keys allowed in each kind of map.
+PAIRS = ("question", "answer", "input", "history")
+MESSAGES = ("text", "speaker", "role", "mine", "time", "names", "chat")
+REPLIES = ("id", "parent", "text", "role")
+TURNS = ("turns",)
 NO_PAIR = "records without question and answer"
-UNDECLARED = "--map"  # the name of what the user gives, or names suggest
-MAX_DEPTH = 8  # of objects in which fields are looked for
-HEAD = 50  # items of a list in which the path of a signature is looked for
+UNDECLARED = "--map"  # name of all layouts that are not declared in layouts.yaml
+HEAD = 50  # number of values that are examined to detect their layout
+ANY, ITEM = "*", None  # wildcards in a path: any field of an object, and each item of a list
+Place = tuple[str | None, ...]
+KIND = "kind"  # output key for the kind of a message, allowed only in layouts.yaml
+
+
+class Map(NamedTuple):
+    """A compiled map, i.e. a JMESPath expression that converts values to pairs, turns or messages."""
+
+    expression: str
+    kind: tuple[str, ...]  # PAIRS, MESSAGES, REPLIES or TURNS
+    names: frozenset[str]  # output keys; empty for utterances
+    path: tuple[str, ...] | None  # path of the list whose items are converted; None to convert the whole value
+    is_list: bool  # whether the result is a list, such as the messages of a conversation
+    search: Callable[[Any], Any]  # Maps the list at `path`, or the whole value, to the result.
+    fields: tuple[tuple[str, str], ...]  # (output key, field) pairs if the map only selects fields of an object
+
+    def results(self, value: Any, is_item: bool = False) -> list[Any]:
+        """Apply the map to a value.
+
+        Results that are lists are concatenated, with None after each list.
+
+        Args:
+            value: The value.
+            is_item: Whether the value is a single item of the list at `path`.
+        """
+        if is_item or (self.path == () and isinstance(value, dict)):  # a single item instead of a list
+            value = [value]
+        else:
+            for step in self.path or ():
+                value = value.get(step) if isinstance(value, dict) else None
+        try:
+            found = self.search(value)
+        except JMESPathError:  # The map calls a function that does not accept values of this type.
+            return []
+        if isinstance(found, dict):
+            return [found]
+        parts = found if isinstance(found, list) and self.is_list else [found]
+        if self.kind is TURNS:
+            return [part for part in parts if part is not None]
+        if any(isinstance(part, list) for part in parts):
+            parts = [each for part in parts if isinstance(part, list) for each in (*part, None)]
+        return [part for part in parts if part is None or isinstance(part, dict)] if parts != [None] else []
+
+
+@functools.lru_cache(maxsize=256)
+def compile_map(expression: str, is_declared: bool = False) -> Map:
+    """Compile a map. Raises UserError if it is not valid JMESPath or its output keys are not allowed."""
+    try:
+        tree = dict(jmespath.compile(expression).parsed)
+    except (JMESPathError, ValueError) as error:
+        raise UserError(
+            f"--map {one_line(expression, 60)}: not JMESPath ({one_line(str(error).splitlines()[0], 50)}); "
+            "write one such as '{question: q, answer: a}'"
+        ) from None
+    output_names = frozenset(_output_names(tree))
+    kind = _detect_kind(expression, output_names - {KIND} if is_declared else output_names)
+    tree = _normalise_path(tree)
+    is_list = tree["type"] in (*_OF_LISTS, "value_projection")
+    path, rest = _split_list_path(tree) if is_list else (None, tree)
+    fields = tuple((name, steps[0]) for name, steps in _paths(tree) or () if len(steps) == 1)
+    return Map(expression, kind, output_names, path, is_list, _search(rest), fields)
+
+
+def _detect_kind(expression: str, names: frozenset[str]) -> tuple[str, ...]:
+    known = {*PAIRS, *MESSAGES, *REPLIES, *TURNS}
+    problem = ""
+    if unknown := sorted(names - known):
+        problem = f"{one_line(unknown[0], 20)!r} is not a valid key; the keys are {', '.join(sorted(known))}"
+    elif not names or "turns" in names:
+        return TURNS
+    elif "answer" in names and names & {"question", "history"}:
+        return PAIRS
+    elif {"id", "parent", "text"} <= names:
+        return REPLIES
+    elif "text" in names and names & {"speaker", "role", "mine"}:
+        return MESSAGES
+    elif names == {"text"}:
+        problem = "it returns texts without speakers; add speaker: FIELD, or end in [].FIELD if each answers the last"
+    else:
+        problem = "it must return question and answer, or speaker and text, or id, parent and text"
+    raise UserError(f"--map {one_line(expression, 40)}: {problem}")
+
+
+def _output_names(tree: dict[str, Any]) -> Iterator[str]:
+    """Yield the keys of the objects that a parsed expression outputs, without the keys of nested objects."""
+    if tree["type"] == "multi_select_dict":
+        yield from (pair["value"] for pair in tree["children"])
+    else:
+        for child in tree["children"]:
+            yield from _output_names(child) if isinstance(child, dict) else ()  # The children of a slice are numbers.
+
+
+def _normalise_path(tree: dict[str, Any]) -> dict[str, Any]:
+    """Rewrite a parsed expression a.(b[*].c) to the equivalent (a.b)[*].c."""
+    *fields, last = tree["children"] or [tree]
+    if tree["type"] == "subexpression" and "projection" in last["type"]:
+        inner, *rest = last["children"]
+        return {**last, "children": [_normalise_path({"type": "subexpression", "children": [*fields, inner]}), *rest]}
+    return tree
+
+
+_OF_LISTS = ("projection", "filter_projection", "flatten")
+_IDENTITY: dict[str, Any] = {"type": "identity", "children": []}
+_WALKS = (_IDENTITY, {"type": "flatten", "children": [_IDENTITY]})  # expressions that iterate over a list
+
+
+def _split_list_path(tree: dict[str, Any]) -> tuple[tuple[str, ...] | None, dict[str, Any]]:
+    """Split a parsed expression into the path of the list it iterates over and the expression for this list.
+
+    For example, a.b[*].c is split into a.b and [*].c. The path is None if the expression does not iterate over a list.
+    """
+    if (path := _path(tree)) is not None:
+        return path, _IDENTITY
+    if tree["type"] not in _OF_LISTS:
+        return None, tree
+    first, *others = tree["children"]
+    path, inner = _split_list_path(first)
+    return path, {**tree, "children": [inner, *others]}
+
+
+def _path(node: dict[str, Any]) -> tuple[str, ...] | None:
+    if node["type"] == "identity":
+        return ()
+    if node["type"] == "field":
+        return (node["value"],)
+    if node["type"] == "subexpression":
+        steps = [_path(child) for child in node["children"]]
+        return tuple(name for step in steps for name in step or ()) if all(steps) else None
+    return None
+
+
+def _search(tree: Any) -> Callable[[Any], Any]:
+    """Return a function that evaluates a parsed expression.
+
+    Expressions that only select fields are evaluated in Python code, which is faster than the JMESPath library.
+    """
+    if tree["type"] in ("current", "identity"):
+        return lambda value: value
+    each = tree["children"][-1] if tree["type"] == "projection" else tree
+    fields = _paths(each)
+    if fields is None or (each is not tree and tree["children"][0] not in _WALKS):
+        search: Callable[[Any], Any] = ParsedResult("", tree).search
+        return search
+    get = functools.partial(_fields, fields)
+    if each is tree:
+        return get
+    flattens = tree["children"][0]["type"] == "flatten"
+
+    def select_from_items(items: Any) -> list[Any] | None:
+        if not isinstance(items, list):
+            return None
+        if flattens:
+            items = [part for item in items for part in (item if isinstance(item, list) else (item,))]
+        return [found for item in items if (found := get(item))]
+
+    return select_from_items
+
+
+def _paths(tree: dict[str, Any]) -> list[tuple[str, tuple[str, ...]]] | None:
+    """Return the output key and the path of each field, or None if the expression does more than select fields."""
+    if tree["type"] != "multi_select_dict":
+        return None
+    pairs = [(pair["value"], _path(pair["children"][0])) for pair in tree["children"]]
+    return [(name, path) for name, path in pairs if path] if all(path for _, path in pairs) else None
+
+
+def _fields(fields: list[tuple[str, tuple[str, ...]]], value: Any) -> dict[str, Any] | None:
+    """Evaluate the JMESPath expression {name: path, ...} for a value."""
+    if not isinstance(value, dict):
+        return None
+    found = {}
+    for name, path in fields:
+        part: Any = value
+        for step in path:
+            part = part.get(step) if isinstance(part, dict) else None
+        found[name] = part
+    return found
+
+
+def quote_field(field: str) -> str:
+    """Return a field name in JMESPath syntax."""
+    plain = field.isascii() and field.isidentifier()
+    return field if plain else json.dumps(field, ensure_ascii=False)
+
+
+def flag(expression: str) -> str:
+    """Return the --map flag for an expression, quoted for a shell."""
+    return "--map '" + expression.replace("'", "'\\''") + "'"
 
 
 class Layout(NamedTuple):
-    """How the values of a file are read: as declared, or as the user says."""
+    """How to convert the values of a file to pairs: a map, and settings for the texts that it selects."""
 
     map: Map
     name: str = UNDECLARED
-    texts: frozenset[str] = frozenset()  # the kinds of messages that are text; empty if all are, or none has a kind
-    notices: frozenset[str] = frozenset()  # the kinds that the application wrote
-    finish: Callable[[str], str] = str  # from a text as the file has it to what a person wrote
-    unfold: Callable[[Any], Any] | None = None  # from a value to one that the map reads
-    rejected: str = NO_PAIR  # why the map gives nothing for a value
+    texts: frozenset[str] = frozenset()  # kinds of messages that contain text; empty for all kinds
+    notices: frozenset[str] = frozenset()  # kinds of messages that the application generated
+    finish: Callable[[str], str] = str  # Extracts what a person wrote from a text.
+    no_text: re.Pattern[str] | None = None  # Matches texts that an application generated, such as placeholders.
+    unfold: Callable[[Any], Any] | None = None  # Converts each value before the map is applied.
+    rejected: str = NO_PAIR  # reason shown in the report if the map returns nothing for a value
+
+    def text_of(self, value: object) -> str:
+        """Return the text that a person wrote in a message, or an empty string."""
+        text = self.finish(text_of(value))
+        return "" if self.no_text and self.no_text.fullmatch(text) else text
 
 
 @functools.cache
-def table() -> list[tuple[list[str], Layout]]:
-    """Return (signature, layout) of each declared row of layouts.yaml."""
-    return [(row["signature"], _layout(row)) for row in names.table_of("layouts.yaml")["declared"]]
+def declared_layouts() -> list[tuple[list[str], Layout]]:
+    """Return the signature and the layout of each row in the `declared` section of layouts.yaml."""
+    return [(row["signature"], _build_layout(row)) for row in names.load_table("layouts.yaml")["declared"]]
 
 
-def _layout(row: dict[str, Any]) -> Layout:
+def _build_layout(row: dict[str, Any]) -> Layout:
     return Layout(
-        compiled(row["map"], is_declared=True),
+        compile_map(row["map"], is_declared=True),
         row["name"],
         frozenset(row.get("texts", ())),
         frozenset(row.get("notices", ())),
         FUNCTIONS[row["finish"]] if "finish" in row else str,
+        re.compile(names.expression(row["no_text"])) if "no_text" in row else None,
         FUNCTIONS[row["unfold"]] if "unfold" in row else None,
         row.get("rejected", NO_PAIR),
     )
 
 
-def declared(values: Sequence[object]) -> list[Layout]:
-    """Return the declared layouts whose signature is true of each of these values."""
+def find_declared(values: Sequence[object]) -> list[Layout]:
+    """Return the layouts in layouts.yaml whose signature matches all of the values."""
     return [
         layout
-        for signature, layout in table()
+        for signature, layout in declared_layouts()
         if values and all(exists(value, path) for path in signature for value in values)
     ]
 
@@ -68,9 +284,10 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
 
 
 def exists(value: object, path: str) -> bool:
-    """Return whether a path exists in a value: names with dots between, [] for an item of a list, * for any field.
+    """Return whether a path exists in a value.
 
-    Of several paths with | between, one must exist.
+    In a path such as a.b[].c, [] means any item of a list and * means any field. Several paths can be joined by |, of
+    which one must exist. layouts.yaml documents the complete syntax.
     """
     if "|" in path:
         return any(exists(value, each) for each in path.split("|"))
@@ -97,237 +314,3 @@ def _exists(value: Any, steps: Sequence[str], is_kind: Callable[[Any], bool]) ->
     if step == "*":
         return any(_exists(part, rest, is_kind) for part in [*value.values()][:HEAD])
     return step in value and _exists(value[step], rest, is_kind)
-
-
-class Suggestion(NamedTuple):
-    """What names, or values, suggest."""
-
-    layout: Layout
-    doubt: str  # why it may be wrong
-    fields: tuple[str, ...]  # that the map reads
-
-
-def by_names(values: Sequence[Any], unit: str = "field") -> Suggestion | None:
-    """Return what the names in values of one shape suggest, by the first row that fits; None without one.
-
-    unit: what a field is called.
-    """
-    keys = _keys_of(values)
-    for row in _named():
-        for field, parts in _messages_in(values, names.all_of(row.of, keys)) if row.of else (("", values),):
-            bound = _bound(parts, _keys_of(parts) if field else keys, row.signature)
-            if bound is None:
-                continue
-            asks = row.asks
-            for name, known in bound.items():
-                asks = asks.replace(f"<{name}>", repr(known))
-            doubt = CHECKS[row.check](parts, bound, field or unit) if row.check else asks
-            expression = (field and f"{quoted(field)}[].") + _filled(row.map, bound, parts)
-            return Suggestion(Layout(compiled(expression)), doubt, (*bound.values(),))
-    return None
-
-
-class _Named(NamedTuple):
-    """A row of `named`."""
-
-    signature: tuple[tuple[str, str, str], ...]  # (mark, class, kind), or ("#", path of a declared signature, "")
-    map: str
-    of: str
-    asks: str
-    check: str
-
-
-_CLASS = re.compile(r"<([^<>]+)>")
-_BINDS = re.compile(r"([@?!]?)(?:<([^<>]+)>)?(?::(\w+))?")
-
-
-@functools.cache
-def _named() -> list[_Named]:
-    """Return the rows of `named`; what only the map has need not be there."""
-    rows = []
-    for row in names.table_of("layouts.yaml")["named"]:
-        signature = []
-        for path in row["signature"]:
-            binds = _BINDS.fullmatch(path)
-            signature.append(("#", path, "") if binds is None else (binds[1], binds[2] or "", binds[3] or ""))
-        known = {name for _, name, _ in signature}
-        signature += [("?", name, "") for name in _CLASS.findall(row["map"]) if name not in known]
-        rows.append(_Named(tuple(signature), row["map"], *(row.get(key, "") for key in ("of", "asks", "check"))))
-    return rows
-
-
-def _keys_of(values: Sequence[Any]) -> dict[str, str]:
-    keys = names.keys_of(values)
-    if "b" in keys:
-        keys.pop("a", None)  # a choice, beside b
-    return keys
-
-
-def _messages_in(values: Sequence[Any], fields: Sequence[str]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield (field, its items) of each of these fields that has lists of objects."""
-    for field in fields:
-        lists = [value[field] for value in values if isinstance(value.get(field), list)]
-        items = [item for each in lists for item in each]
-        if items and all(isinstance(item, dict) for item in items):
-            yield field, items
-
-
-def _bound(
-    values: Sequence[Any], keys: Mapping[str, str], signature: Sequence[tuple[str, str, str]]
-) -> dict[str, str] | None:
-    """Return from the classes in a signature to the fields for which they stand; None if it is not true."""
-    bound: dict[str, str] = {}
-    for mark, name, kind in signature:
-        if mark == "#":
-            if not all(exists(value, name) for value in values):
-                return None
-        elif mark == "@":
-            if not _KINDS[kind](values, ""):
-                return None
-        else:
-            field = _field_of(name, kind, keys, values, bound)
-            if (field == "") != (mark == "!") and mark != "?":
-                return None
-            if field:
-                bound[name] = field
-    return bound
-
-
-def _field_of(name: str, kind: str, keys: Mapping[str, str], values: Sequence[Any], bound: Mapping[str, str]) -> str:
-    """Return the field that stands for a class, "" without one. bound: fields that stand for others."""
-    fields = [field for field in names.all_of(name, keys) if field and field not in bound.values()]
-    for field in fields if kind in _SEARCHED else fields[:1]:
-        if not kind or _KINDS[kind]([value.get(field) for value in values], field):
-            return field
-    return ""
-
-
-def _filled(expression: str, bound: Mapping[str, str], values: Sequence[Mapping[str, Any]]) -> str:
-    """Return the map of a row with the fields in place of their classes, without what has none."""
-
-    def kept(mark: re.Match[str]) -> str:
-        return mark[0] if mark[1] in bound else ""
-
-    def field_of(mark: re.Match[str]) -> str:
-        field = bound[mark[1]]
-        return _role_of_flag(field, values) if mark[1] == "flags" else quoted(field)
-
-    expression = re.sub(r"(?:\w+: )?<([^<>]+)>(?:, )?", kept, expression)
-    return _CLASS.sub(field_of, re.sub(r", (?=[}\]])", "", expression))
-
-
-def _role_of_flag(field: str, values: Sequence[Mapping[str, Any]]) -> str:
-    """Return the expression of the role that a field such as is_user tells."""
-    sides = ("user", "assistant") if _role_in(field) in names.ASKING else ("assistant", "user")
-    seen = {str(value.get(field)).casefold(): value.get(field) for value in values}
-    tests = ((f"{quoted(field)} == `{json.dumps(value, default=str)}`", text in NO) for text, value in seen.items())
-    return " || ".join(f"{test} && '{sides[is_other]}'" for test, is_other in tests)
-
-
-def _role_in(field: str) -> str:
-    return names.key_of(field).removeprefix("is").removeprefix("from")
-
-
-def _are_flags(parts: Sequence[Any], field: str) -> bool:
-    return {str(part).casefold() for part in parts} <= YES | NO
-
-
-def _are_asked(parts: Sequence[Any], field: str) -> bool:
-    """Return whether these are questions: texts, or lists of phrasings where they can be."""
-    are_lists = isinstance(parts[0], list)
-    return any(isinstance(part, str | list) for part in parts) and (not are_lists or names.is_of("several", field))
-
-
-def _are_answers(parts: Sequence[Any], field: str) -> bool:
-    are_labels = any(isinstance(part, int | float) for part in parts) and names.key_of(field) in ("target", "tgt")
-    return any(map(alternatives, parts)) and not are_labels
-
-
-def _are_lists(parts: Sequence[Any], field: str) -> bool:
-    return all(isinstance(part, list | None) for part in parts)
-
-
-def _are_passages(parts: Sequence[Any], field: str) -> bool:
-    return isinstance(parts[0], list) and all(isinstance(part, str) for part in parts[0]) and any(parts[0])
-
-
-def _are_roles(parts: Sequence[Any], field: str) -> bool:
-    """Return whether these are roles of both sides, or of those that answer; of some, nothing may be known."""
-    roles = {*map(names.key_of, said_by(parts))}
-    known = roles & names.ROLES
-    are_sides = known & names.ANSWERING and (known & names.ASKING or known <= names.ANSWERING)
-    return bool(known and (known != roles or are_sides))
-
-
-def _are_speakers(parts: Sequence[Any], field: str) -> bool:
-    people = said_by(parts)
-    return any(people) and names.ROLES.isdisjoint(map(names.key_of, people))
-
-
-def _are_utterances(parts: Sequence[Any], field: str) -> bool:
-    turns = [turn for part in parts if isinstance(part, list) for turn in part]
-    return bool(turns) and all(isinstance(turn, str) for turn in turns)
-
-
-def _are_twos(parts: Sequence[Any], field: str) -> bool:
-    turns = [turn for part in parts if isinstance(part, list) for turn in part]
-    return bool(turns) and all(isinstance(turn, list) and [*map(type, turn)] == [str, str] for turn in turns)
-
-
-def _are_turns(parts: Sequence[Any], field: str) -> bool:
-    are_lists = isinstance(parts[0], list) and len(parts[0]) > 1
-    return are_lists and all(isinstance(text, str | None) for part in parts for text in part)
-
-
-def _are_marked(parts: Sequence[Any], field: str) -> bool:
-    """Return whether these texts are conversations, with marks of templates or with names."""
-    if not all(isinstance(part, str) for part in parts):
-        return False
-    if all(said_in(part) or separated(part) for part in parts):
-        return True
-    return names.is_of("talks", field) and all(labelled(part.strip().splitlines(), sure=True) for part in parts)
-
-
-_SEARCHED = ("flag", "marked", "texts", "twos", "utterances")  # in all fields of a class; else the first decides
-# What the values of a field, or the values themselves, must be.
-_KINDS: dict[str, Callable[[Sequence[Any], str], bool]] = {
-    "answers": _are_answers,
-    "asks": _are_asked,
-    "flag": _are_flags,
-    "lists": _are_lists,
-    "marked": _are_marked,
-    "passages": _are_passages,
-    "roles": _are_roles,
-    "said": lambda parts, field: any(text_of(part).strip() for part in parts),
-    "speakers": _are_speakers,
-    "texts": lambda parts, field: all(isinstance(part, str | None) for part in parts),
-    "turns": _are_turns,
-    "twos": _are_twos,
-    "utterances": _are_utterances,
-}
-
-
-def by_values(group: Sequence[Any]) -> Suggestion | None:
-    """Return the layout that the values of objects suggest, if they suggest one, and its doubt."""
-    fields: dict[str, list[str]] = {}
-    for value in group:
-        for path, text in leaves(value):
-            fields.setdefault(path, []).append(text)
-    found = suggested(fields)
-    if "speaker" in found:
-        chats = [path for path in fields if names.is_of("chats", path.rpartition(".")[2].strip('"'))]
-        found |= {"chat": chats[0]} if chats else {}
-    given = ", ".join(f"{name}: {path}" for name, path in found.items() if path)
-    return Suggestion(Layout(compiled(f"{{{given}}}")), "these fields are not known", ()) if found else None
-
-
-def leaves(value: object, path: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
-    """Yield (path, text) of the texts, numbers and lists of texts in an object and the objects in it."""
-    for name, part in value.items() if isinstance(value, dict) and depth < MAX_DEPTH else ():
-        inner = f"{path}.{quoted(name)}".removeprefix(".")
-        if isinstance(part, str | int) and not isinstance(part, bool) and part != "":
-            yield inner, str(part)
-        elif isinstance(part, list) and (text := text_of(part)):
-            yield inner, text
-        else:
-            yield from leaves(part, inner, depth + 1)

@@ -1,7 +1,7 @@
-"""A dialogue in one text: "Human: ... Assistant: ...", the templates of language models, and turns with __eou__.
+"""Splits texts that contain a whole dialogue: "Human: ... Assistant: ...", chat templates, and turns with __eou__.
 
-The first mark decides which family of marks divides the text, so that "User:" within an answer that follows
-"### Response:" is text.
+Marks belong to families, such as "Human:" and "Assistant:". A text is split only at marks of the same family as its
+first mark. For example, if a text begins with "### Instruction:", a later "User:" is ordinary text.
 """
 
 import functools
@@ -9,22 +9,21 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from chatbot.corpus.reading.conversation import Pair
 from chatbot.corpus.reading.names import ANSWERING, ASKING, CLASSES, UNHEARD
 from chatbot.corpus.reading.report import ReadOptions, Report
-from chatbot.corpus.reading.text_file import TextFile, decoded, whole_text
-from chatbot.corpus.reading.turns import pairs_of_roles
+from chatbot.corpus.reading.text_file import TextFile, drop_undecodable, read_whole_text
+from chatbot.corpus.reading.turns import Pair, pairs_of_roles
 
 _ASKS = (*ASKING, *CLASSES["asking_people"], "question", "q", "instruction", "问题", "提问")
 _ANSWERS = (*ANSWERING, *CLASSES["answering_people"], "response", "answer", "output", "a", "belle", "回答", "答案")
-_INPUTS = ("input", "context", "输入")  # which belong to the question
+_INPUTS = ("input", "context", "输入")  # marks of additional texts that belong to the question
 _PROMPTS = ("system", "系统")
 _LEFT_OUT = frozenset((*UNHEARD, "function response", "tool response"))
 _QUESTION = frozenset((*_ASKS, *_INPUTS, "inst"))
 _WORDS = "|".join(sorted((*_ASKS, *_ANSWERS, *_INPUTS, *_PROMPTS), key=len, reverse=True))
 _MARKED = "|".join((*sorted(_LEFT_OUT, key=len, reverse=True), _WORDS))
 
-# In each, group 1 is the role, or group 2 the end of the user's turn.
+# The families of marks. In each regular expression, the last matching group is the role.
 _FAMILIES = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
@@ -38,7 +37,7 @@ _FAMILIES = tuple(
         rf"(?:\n|^)[ \t]{{0,3}}(?:\*\*)?({_WORDS}|(?:function|tool) response)(?:\*\*)?[ \t]{{0,2}}[:：](?:\*\*)?",
     )
 )
-_INLINE = re.compile(r"(?:^|(?<=\s)|(?<=</s>))(USER|ASSISTANT):")  # of Vicuna, after a system prompt
+_INLINE = re.compile(r"(?:^|(?<=\s)|(?<=</s>))(USER|ASSISTANT):")  # Vicuna's marks, which also occur inside lines
 _SYSTEM = re.compile(r"<<SYS>>.*?(?:<</SYS>>|\Z)", re.DOTALL)
 _ENDS = re.compile(
     r"(?:<\|im_end\|>|<\|endoftext\|>|<\|eot_id\|>|<\|begin_of_text\|>|<\|end\|>|<end_of_turn>|<eo[a-z]>|</?s>"
@@ -49,21 +48,23 @@ _FIRST = re.compile(rf"\s*(?:<|\[|#|\*\*|(?:{_WORDS})[\s*]{{0,4}}[:：])", re.IG
 _STARTS = frozenset("".join(word[0] + word[0].upper() for word in _WORDS.split("|")) + "<[#* \t\r\n\u3000")
 _SEPARATORS = ("__eot__", "__eou__", "<|endoftext|>", "[SEP]", "<sep>")
 _LABEL = re.compile(r"\s*([^:：\s][^:：\n]{0,19})[:：]\s*")
-_PREAMBLE = 2000  # characters of a system prompt before the first mark
-TEMPLATES = ("<|", "### ", "[INST]", "<s>", "<start_of_turn>", "[Human]")  # what models' templates begin with
+_PREAMBLE = 2000  # maximum characters of a system prompt before the first mark
+TEMPLATES = ("<|", "### ", "[INST]", "<s>", "<start_of_turn>", "[Human]")  # prefixes of chat templates
 
 
-def said_in(text: str) -> list[tuple[str, str]] | None:
-    """Return (role, text) of a text that begins with a mark, or has one after a short system prompt; None for others.
+def split_dialogue(text: str) -> list[tuple[str, str]] | None:
+    """Split a dialogue that begins with a mark, or with a short system prompt.
 
-    The last text may be empty, for an answer that stands elsewhere.
+    Returns:
+        The role and the text of each turn, or None if the text is not a dialogue. The last text may be empty, because
+        some corpora store the last answer in another field.
     """
-    marks = _family_of(text)
-    return [*_said(text, marks)] if marks else None
+    marks = _find_family(text)
+    return [*_split_by_family(text, marks)] if marks else None
 
 
-def _family_of(text: str) -> re.Pattern[str] | None:
-    """Return the marks that divide a text; None for a text without any."""
+def _find_family(text: str) -> re.Pattern[str] | None:
+    """Return the family of marks that occurs first in a text, or None if the text is not a dialogue."""
     if (text[:1] not in _STARTS or _FIRST.match(text) is None) and not any(
         mark in text for mark in (*TEMPLATES, "USER:")
     ):
@@ -73,10 +74,10 @@ def _family_of(text: str) -> re.Pattern[str] | None:
         if first is None:
             continue
         roles = {*map(_role, family.finditer(text))}
-        before = _ENDS.sub("", text[: first.start()]).strip()
-        if before and (len(before) > _PREAMBLE or family is _FAMILIES[-1] or len(roles) < 2):
-            continue  # words with a colon occur within any text
-        if not (before or _role(first) in _ANSWERS) or roles & {*_ASKS, "inst"}:
+        preamble = _ENDS.sub("", text[: first.start()]).strip()
+        if preamble and (len(preamble) > _PREAMBLE or family is _FAMILIES[-1] or len(roles) < 2):
+            continue  # Words with a colon occur in any text.
+        if not (preamble or _role(first) in _ANSWERS) or roles & {*_ASKS, "inst"}:
             return family
     return None
 
@@ -85,8 +86,8 @@ def _role(mark: re.Match[str]) -> str:
     return mark[mark.lastindex or 0].casefold()
 
 
-def _said(text: str, family: re.Pattern[str]) -> Iterator[tuple[str, str]]:
-    """Yield (role, text) of a user, an assistant and a system."""
+def _split_by_family(text: str, family: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+    """Yield the role ("user", "assistant" or "system") and the text of each turn."""
     last = ("", "")
     marks = family.finditer(text)
     mark = next(marks, None)
@@ -108,28 +109,30 @@ def _said(text: str, family: re.Pattern[str]) -> Iterator[tuple[str, str]]:
 
 
 def is_template(text: TextFile) -> bool:
-    """Return whether a text that begins like this has the marks of a language model's template around its turns."""
-    return text.sample.lstrip().startswith(TEMPLATES) and any(pairs_of_roles(said_in(text.sample) or [], Report().drop))
+    """Return whether a text begins with a mark of a chat template and contains at least one pair."""
+    return text.sample.lstrip().startswith(TEMPLATES) and any(
+        pairs_of_roles(split_dialogue(text.sample) or [], Report().drop)
+    )
 
 
 def read_template(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
-    """Yield the pairs of users and assistants. Raises UserError for a text that is too large."""
-    marks = _family_of(text.sample)
-    said = _said(whole_text(text, "templates"), marks) if marks else ()
+    """Yield the pairs of a text with chat template marks. Raises UserError if the text is too large."""
+    marks = _find_family(text.sample)
+    turns = _split_by_family(read_whole_text(text, "templates"), marks) if marks else ()
     drop = functools.partial(report.drop, place=text.place)
-    return decoded(pairs_of_roles(said, drop), text, report, drop)
+    return drop_undecodable(pairs_of_roles(turns, drop), text, report, drop)
 
 
-def without_mark(text: str) -> str:
-    """Return an answer without the mark that says that it is one, such as "Assistant: " and "<|im_end|>"."""
+def strip_mark(text: str) -> str:
+    """Remove marks such as "Assistant: " and "<|im_end|>" from an answer."""
     match = _FAMILIES[-1].match(text.lstrip())
     if match and _role(match) in _ANSWERS:
         text = text.lstrip()[match.end() :]
     return _ENDS.sub("", text).strip()
 
 
-def separated(text: str) -> list[str] | None:
-    """Return the utterances of a text in which marks such as __eou__ separate them; None for any other text."""
+def split_utterances(text: str) -> list[str] | None:
+    """Split a text at marks such as __eou__. Returns None if there are fewer than two utterances."""
     for mark in _SEPARATORS:
         if mark in text:
             parts = (part.replace("__eou__", " ").strip() for part in text.split(mark))
@@ -138,10 +141,16 @@ def separated(text: str) -> list[str] | None:
     return None
 
 
-def labelled(utterances: Sequence[str], sure: bool = False) -> list[tuple[str, str]] | None:
-    """Return (speaker, text) of utterances that all begin with a speaker, such as "patient: "; None for others.
+def split_by_speaker(utterances: Sequence[str], sure: bool = False) -> list[tuple[str, str]] | None:
+    """Split utterances that all begin with the name of a speaker, such as "patient: ".
 
-    sure: whether they are known to be a conversation; else each unknown speaker must speak twice.
+    Args:
+        utterances: The utterances of a possible conversation.
+        sure: Whether the utterances are known to be a conversation. If not, unknown speakers must speak twice on
+            average.
+
+    Returns:
+        The speaker and the text of each utterance, or None if they do not all begin with a name.
     """
     matches = [_LABEL.match(utterance) for utterance in utterances]
     turns = [(match[1].strip(), text[match.end() :]) for match, text in zip(matches, utterances, strict=True) if match]
@@ -153,6 +162,12 @@ def labelled(utterances: Sequence[str], sure: bool = False) -> list[tuple[str, s
 
 
 def speakers(names: Iterable[str], texts: int) -> set[str]:
-    """Return those of the words before texts that are names: which come again, or all where each text has one."""
+    """Return which words are names of speakers.
+
+    Args:
+        names: The words before a colon at the beginning of texts.
+        texts: The number of texts. If every text begins with such a word, all words are names. Otherwise, only words
+            that occur more than once are.
+    """
     counts = Counter(names)
     return {name for name, count in counts.items() if count > 1 or counts.total() == texts}

@@ -1,4 +1,4 @@
-"""The tables beside the modules: names of fields and roles (names.yaml), and words around texts (wordings.yaml)."""
+"""Looks up names of fields and roles in names.yaml, and builds regular expressions from wordings.yaml."""
 
 import functools
 import re
@@ -9,42 +9,42 @@ from typing import Any
 import yaml
 
 TABLES = Path(__file__).parent
-Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may be installed without its C extension
+Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may have been built without its C extension.
 
 
 @functools.cache
-def table_of(name: str) -> Any:
-    """Return the content of one of the YAML files in TABLES."""
+def load_table(name: str) -> Any:
+    """Load one of the YAML files in the TABLES folder."""
     return Loader((TABLES / name).read_text(encoding="utf-8")).get_single_data()
 
 
 @functools.cache
-def any_of(name: str) -> str:
-    """Return the expression of all rows of a table of wordings.yaml."""
-    return expression("|".join(table_of("wordings.yaml")[name]))
+def alternation(name: str) -> str:
+    """Return a regular expression that matches any entry of a table in wordings.yaml."""
+    return expression("|".join(load_table("wordings.yaml")[name]))
 
 
 def expression(text: str) -> str:
-    """Return an expression with those of tables in place of their names, such as <media>."""
-    return re.sub(r"(?<!P)<([a-z]+)>", lambda name: any_of(name[1]), text)
+    """Replace references such as <media> with the regular expressions of the tables in wordings.yaml."""
+    return re.sub(r"(?<!P)<([a-z]+)>", lambda name: alternation(name[1]), text)
 
 
 def pattern(name: str) -> re.Pattern[str]:
-    """Return the pattern of all rows of a table of wordings.yaml."""
-    return re.compile(any_of(name), re.IGNORECASE)
+    """Compile a regular expression that matches any entry of a table in wordings.yaml, ignoring case."""
+    return re.compile(alternation(name), re.IGNORECASE)
 
 
 _IGNORED = re.compile("[\\s_*\\-\u200b-\u200f\u202a-\u202e\u2060\ufeff]")
 
 
-@functools.lru_cache(maxsize=4096)  # the roles of all messages
+@functools.lru_cache(maxsize=4096)  # Cached because every message has a role.
 def key_of(name: str) -> str:
-    """Return a name as it is compared: in small letters, without spaces and the marks between words or beside it."""
+    """Normalise a name to lower case without spaces, word separators and invisible characters."""
     return _IGNORED.sub("", name).casefold()
 
 
-def _roles(*kinds: str, of: str = "source") -> frozenset[str]:
-    rows = [row for row in table_of("names.yaml")["roles"] if of in row]
+def _roles(*kinds: str, marked: str = "source") -> frozenset[str]:
+    rows = [row for row in load_table("names.yaml")["roles"] if marked in row]
     return frozenset(key_of(name) for row in rows for kind in kinds for name in row.get(kind, ()))
 
 
@@ -52,12 +52,13 @@ ASKING = _roles("asks")
 ANSWERING = _roles("answers")
 UNHEARD = _roles("unheard")
 ROLES = ASKING | ANSWERING | UNHEARD
-IN_MESSENGERS = _roles("asks", "answers", of="messenger")
+IN_MESSENGERS = _roles("asks", "answers", marked="messenger")
 CLASSES: dict[str, tuple[str, ...]] = {
-    key: (*map(key_of, names),) for key, names in table_of("names.yaml").items() if key != "roles"
+    key: (*map(key_of, names),) for key, names in load_table("names.yaml").items() if key != "roles"
 }
 KNOWN = frozenset(name for names in CLASSES.values() for name in names)
-CLASSES["flags"] = tuple(f"{verb}{role}" for role in sorted(ASKING | ANSWERING) for verb in ("is", "from"))  # is_user
+# Names of fields that tell who speaks, such as is_user or from_user.
+CLASSES["flags"] = tuple(f"{verb}{role}" for role in sorted(ASKING | ANSWERING) for verb in ("is", "from"))
 _IN_HEADERS = (
     *("questions", "answers", "asking_people", "answering_people", "texts", "titles", "verdicts", "speakers"),
     *("times", "chats", "no_sides", "conversations"),
@@ -67,43 +68,51 @@ HEADER_NAMES = frozenset(name for key in _IN_HEADERS for name in CLASSES[key])
 
 @functools.cache
 def _ranks(choice: str) -> dict[str, int]:
-    """Return the rank of each name of a class, or of several classes or names with | between."""
+    """Return the position of each name in a class. Several classes or names can be joined by |."""
     listed = [name for each in choice.split("|") for name in CLASSES.get(each, (each,))]
     return {name: rank for rank, name in reversed([*enumerate(listed)])}
 
 
 def keys_of(values: Sequence[object]) -> dict[str, str]:
-    """Return from the keys of the names in these values to the names."""
-    return {key_of(name): name for value in values if isinstance(value, dict) for name in reversed(value)}
+    """Return a mapping from normalised to original field names of the dictionaries in `values`."""
+    keys = {key_of(name): name for value in values if isinstance(value, dict) for name in reversed(value)}
+    if "b" in keys:
+        keys.pop("a", None)  # If there is also a "b", "a" is a multiple-choice option, not an answer.
+    return keys
 
 
-def all_of(choice: str, fields: Mapping[str, str]) -> list[str]:
-    """Return the fields with names of a class, the first in its list first. fields: as `keys_of` returns them."""
+def find_fields(choice: str, fields: Mapping[str, str]) -> list[str]:
+    """Return the fields whose names are in a class of names.yaml, in the order of the class.
+
+    Args:
+        choice: A class, or several classes or names joined by |.
+        fields: A mapping from normalised to original field names, as returned by `keys_of`.
+    """
     ranks = _ranks(choice)
     return [fields[key] for key in sorted(ranks.keys() & fields.keys(), key=ranks.__getitem__)]
 
 
-def first_of(choice: str, fields: Mapping[str, str]) -> str:
-    """Return the first field with a name of a class, "" without one."""
-    return next(filter(None, all_of(choice, fields)), "")
+def find_field(choice: str, fields: Mapping[str, str]) -> str:
+    """Return the first field whose name is in a class (see `find_fields`), or an empty string."""
+    return next(filter(None, find_fields(choice, fields)), "")
 
 
-def is_of(choice: str, field: str) -> bool:
-    """Return whether a field has a name of a class."""
+def is_in_class(choice: str, field: str) -> bool:
+    """Return whether a field name is in a class (see `find_fields`)."""
     return key_of(field) in _ranks(choice)
 
 
 def are_roles(names: Iterable[str]) -> bool:
-    """Return whether all these names are roles, and not of programs alone."""
+    """Return whether all names are known roles, and not all of them are roles of programs, such as "system"."""
     return bool((keys := {*map(key_of, names)}) - UNHEARD) and keys <= ROLES
 
 
-def are_known(header: Iterable[str], least: int = 2) -> bool:
-    """Return whether at least so many names of a header are known; both sides of a pair are two."""
-    return len({key_of(name) for name in header} & HEADER_NAMES) >= least
+def has_known_names(header: Iterable[str], minimum: int = 2) -> bool:
+    """Return whether a row contains at least `minimum` known column names."""
+    return len({key_of(name) for name in header} & HEADER_NAMES) >= minimum
 
 
-def are_same(row: Sequence[str], header: Sequence[str]) -> bool:
-    """Return whether a row repeats a header, perhaps in other letters."""
-    is_short = len(row) == len(header) and len(row[0].strip()) <= len(header[0])  # as few rows are
+def repeats_header(row: Sequence[str], header: Sequence[str]) -> bool:
+    """Return whether a row repeats the header row, ignoring case."""
+    is_short = len(row) == len(header) and len(row[0].strip()) <= len(header[0])  # a fast check for most rows
     return is_short and [*map(key_of, row)] == [*map(key_of, header)]

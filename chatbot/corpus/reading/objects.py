@@ -1,7 +1,7 @@
-"""Values of JSON, JSON Lines and YAML: the values of a file that a map applies to, streamed; the beginning of a file.
+"""Parsers for JSON, JSON Lines and YAML, which stream the values at a path in a document.
 
-A place says where in a document these values stand, as a path of steps: the name of a field, ANY field, or each ITEM of
-a list. Of a list that a map walks, the items are read one by one, so that a chat may be larger than the memory.
+A path (`Place`) is a sequence of steps. A step is a field name, ANY field, or each ITEM of a list. The items of a list
+are parsed one at a time, so that a document can be larger than the memory.
 """
 
 import contextlib
@@ -15,89 +15,90 @@ import ijson
 import orjson
 import yaml
 
-from chatbot.corpus.reading.report import Located, ReadOptions
+from chatbot.corpus.reading.layouts import ANY, HEAD, ITEM, Place
+from chatbot.corpus.reading.report import Location, ReadOptions
 from chatbot.corpus.reading.sources import part_of_key, part_of_object
-from chatbot.corpus.reading.text_file import TextFile, lines, whole_text
+from chatbot.corpus.reading.text_file import TextFile, lines, read_whole_text
 from chatbot.display import one_line
 from chatbot.errors import UserError
 
-MAX_NESTED = 32  # of nested lists and objects, which bounds the parser's memory
-MAX_VALUE = 16 * 2**20  # bytes of a value that is held in memory, such as a conversation
-HEAD = 50  # items of a list, from which its layout is detected
-ANY, ITEM = "*", None  # steps of a place, beside the names of fields
-Place = tuple[str | None, ...]
+MAX_NESTED = 32  # maximum nesting depth of lists and objects in a value
+MAX_VALUE = 16 * 2**20  # maximum size of a value, such as a conversation, in bytes
 Event = tuple[str, Any]
 _STARTS = frozenset(("start_array", "start_map"))
 _ENDS = frozenset(("end_array", "end_map"))
 _WRONG = (ijson.JSONError, ArithmeticError, ValueError, SystemError)
 
 
-# PyYAML may be installed without its C extension.
+# BaseLoader is used if PyYAML was built without its C extension.
 class Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # type: ignore[misc]
-    """Reads plain scalars as text, but for null, which is a name of a field as well."""
+    """A YAML loader that does not convert numbers, booleans or dates: all scalars except null remain strings."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """Construct a dictionary. A null key becomes an empty string."""
         return {key or "": value for key, value in super().construct_mapping(node, deep).items()}
 
 
 Loader.add_implicit_resolver("null", re.compile(r"(?:~|null|Null|NULL|)\Z"), ["~", "n", "N", ""])
 Loader.add_constructor("null", lambda loader, node: None)
-_NAN = re.compile(r"(?<=[:\[,\s])-?(?:NaN|Infinity)(?=\s*[,\]}])")  # as Python and pandas write a missing number
+_NAN = re.compile(r"(?<=[:\[,\s])-?(?:NaN|Infinity)(?=\s*[,\]}])")  # missing values written by Python and pandas
 
 
 def _too_deep(place: str) -> UserError:
-    return UserError(f"{place}: nested more than {MAX_NESTED} deep, so not conversations; give another file")
+    return UserError(
+        f"{place}: nested more than {MAX_NESTED} levels deep, so it contains no conversations; give another file"
+    )
 
 
-def units_of(value: object, place: Place) -> Iterator[object]:
-    """Yield the values at this place of a value in memory, and None after each list of them."""
+def values_at(value: object, place: Place) -> Iterator[object]:
+    """Yield the parts of a value that are at a path. None is yielded after each list of parts."""
     if not place:
         yield value
         return
     step, *rest = place
     if step is ITEM and isinstance(value, list):
         for item in value:
-            yield from units_of(item, (*rest,))
+            yield from values_at(item, (*rest,))
         if not rest:
             yield None
     elif step is not ITEM and isinstance(value, dict):
         for name, part in value.items():
             if step in (name, ANY):
-                yield from units_of(part, (*rest,))
+                yield from values_at(part, (*rest,))
 
 
-def json_lines(text: TextFile, options: ReadOptions, located: Located) -> Iterator[object]:
-    """Yield the value of each line; the report counts other lines."""
+def json_lines(text: TextFile, options: ReadOptions, location: Location) -> Iterator[object]:
+    """Yield the JSON value of each line. Lines that are not JSON are counted as dropped in the report."""
     loads = orjson.loads
-    for number, line in lines(text, located.report):
+    for number, line in lines(text, location.report):
         if not line or line.isspace():
             continue
-        located.number = number
+        location.number = number
         try:
             value = loads(line)
         except orjson.JSONDecodeError:
             try:
                 value = loads(_NAN.sub("null", line))
             except orjson.JSONDecodeError:
-                located.drop("lines that are not JSON")
+                location.drop("lines that are not JSON")
                 continue
         yield part_of_object(value, options.part)
 
 
 @dataclass
 class _Source:
-    """The text as UTF-8 bytes. The reader tells it when a value is complete."""
+    """The input of the JSON parser: a text stream encoded as UTF-8. Limits the size of each value."""
 
     stream: TextIO
-    located: Located
+    location: Location
     read_bytes: int = 0
-    value_start: int = 0  # approximate offset of the current value in bytes
+    value_start: int = 0  # approximate byte offset of the current value
 
     def read(self, size: int) -> bytes:
-        """Return the next bytes. Raises UserError when the current value is too large."""
+        """Return the next `size` characters as UTF-8. Raises UserError if the current value is too large."""
         if self.read_bytes - self.value_start > MAX_VALUE:
             raise UserError(
-                f"{self.located.place}: an item larger than {MAX_VALUE // 2**20} MiB; split it into conversations, "
+                f"{self.location.place}: an item larger than {MAX_VALUE // 2**20} MiB; split it into conversations, "
                 "or give JSON Lines"
             )
         data = self.stream.read(size).encode()
@@ -106,18 +107,25 @@ class _Source:
 
 
 def json_values(
-    text: TextFile, options: ReadOptions, steps: Place, located: Located, are_apart: bool = False
+    text: TextFile, options: ReadOptions, steps: Place, location: Location, are_independent: bool = False
 ) -> Iterator[Any]:
-    """Yield the values at the end of these steps in one or more documents, and None after each list of them.
+    """Yield the values at a path in one or more JSON documents. None is yielded after each list of values.
 
-    are_apart: whether each value stands for itself, so that the ends of lists may be left out.
-    Raises UserError when a document is incomplete or invalid, or has a value that is too large.
+    Args:
+        text: The documents.
+        options: Read options. `part` ("training", "validation" or "test") selects the keys to read.
+        steps: The path.
+        location: Location of the current value, which is updated.
+        are_independent: Whether the values do not form conversations, so that None after lists may be omitted.
+
+    Raises:
+        UserError: If a document is incomplete or invalid, or a value is too large.
     """
-    source = _Source(text.stream, located)
+    source = _Source(text.stream, location)
     try:
-        if steps == (ITEM,) and are_apart:  # most large files: ijson builds the items of a list in C
+        if steps == (ITEM,) and are_independent:  # This case uses ijson's C code, because most large files are lists.
             for value in ijson.items(source, "item", multiple_values=True, use_float=True):
-                located.number += 1
+                location.number += 1
                 source.value_start = source.read_bytes
                 yield value
             return
@@ -126,16 +134,16 @@ def json_values(
             yield from _walk(event, events, steps, source, options.part)
     except _WRONG:
         raise UserError(
-            f"{text.place}: is not JSON after item {located.number:,}, in the first {source.read_bytes:,} bytes; "
+            f"{text.place}: is not JSON after item {location.number:,}, in the first {source.read_bytes:,} bytes; "
             "correct it, download it again or give JSON Lines"
         ) from None
 
 
 def _walk(event: Event, events: Iterator[Event], steps: Place, source: _Source, part: str | None) -> Iterator[Any]:
-    """Yield the values at the end of these steps in a value that begins with this event, and None after their list."""
+    """Yield the values at a path inside the value that begins with `event`. None is yielded after each list."""
     if not steps:
-        value = built(event, events, source.located.place)
-        source.located.number += 1
+        value = build_value(event, events, source.location.place)
+        source.location.number += 1
         yield value
         source.value_start = source.read_bytes
     elif steps[0] is ITEM and event[0] == "start_array":
@@ -167,10 +175,11 @@ def _skip(event: Event, events: Iterator[Event], source: _Source) -> None:
     source.value_start = source.read_bytes
 
 
-def built(first: Event, events: Iterator[Event], place: str) -> Any:
-    """Return the value that begins with this event, or what is there of one whose events end early.
+def build_value(first: Event, events: Iterator[Event], place: str) -> Any:
+    """Build a value from parser events. If the events end early, incomplete parts are omitted.
 
-    Raises UserError for values that are nested too deeply.
+    Raises:
+        UserError: If the value is nested too deeply.
     """
     builder = ijson.ObjectBuilder()
     depth = 0
@@ -181,11 +190,11 @@ def built(first: Event, events: Iterator[Event], place: str) -> Any:
             raise _too_deep(place)
         if not depth:
             return builder.value
-    return _without_ends(builder.value, depth)
+    return _drop_incomplete(builder.value, depth)
 
 
-def _without_ends(value: Any, depth: int) -> Any:
-    """Return a value of which so many lists and objects are not complete, without such items of lists of several."""
+def _drop_incomplete(value: Any, depth: int) -> Any:
+    """Remove the last item, which may be incomplete, of the lists down to `depth`. A list's only item is kept."""
     inner = value
     for _ in range(depth - 1):
         inner, outer = (inner[-1] if isinstance(inner, list) else [*inner.values()][-1]), inner
@@ -195,31 +204,32 @@ def _without_ends(value: Any, depth: int) -> Any:
 
 
 def json_beginning(text: TextFile) -> list[Any]:
-    """Return the first documents of a text, as far as its sample has them; [] for a text that is no JSON."""
+    """Parse the JSON documents at the beginning of a text. Returns an empty list if the text is not JSON."""
     values: list[Any] = []
     events = ijson.basic_parse(text.sample.encode(), multiple_values=True, use_float=True)
 
-    def until_wrong() -> Iterator[Event]:
+    def valid_events() -> Iterator[Event]:
         with contextlib.suppress(*_WRONG):
             yield from events
 
-    known = until_wrong()
-    while len(values) < HEAD and (event := next(known, None)):
-        values.append(built(event, known, text.place))
+    valid = valid_events()
+    while len(values) < HEAD and (event := next(valid, None)):
+        values.append(build_value(event, valid, text.place))
     return values
 
 
 def yaml_values(text: TextFile) -> list[Any]:
-    """Return the documents of a YAML file, with plain scalars ("1", "yes") as text.
+    """Parse the documents of a YAML file. Scalars such as 1 and yes remain strings.
 
-    Raises UserError, with the line, for invalid YAML, aliases, and values that are nested too deeply.
+    Raises:
+        UserError: If the file contains invalid YAML, aliases, or values that are nested too deeply.
     """
-    content = whole_text(text, "YAML")
+    content = read_whole_text(text, "YAML")
     depth = 0
     try:
         for event in yaml.parse(content, Loader=Loader):
             line = event.start_mark.line + 1 if event.start_mark else 0
-            if isinstance(event, yaml.AliasEvent):  # a few nested aliases can expand to billions of values
+            if isinstance(event, yaml.AliasEvent):  # Nested aliases can expand to billions of values.
                 raise UserError(
                     f"{text.place}, line {line}: an alias (*{one_line(str(event.anchor))}) is not supported; "
                     "write the text itself, in quotes"

@@ -1,4 +1,4 @@
-"""From the names that the user gives (files, globs, folders, none) to sources of pairs, and to their parts."""
+"""Finds the files of a corpus, and splits them into training, validation and test parts."""
 
 import functools
 import glob
@@ -17,14 +17,14 @@ from chatbot.corpus.reading.report import Report
 from chatbot.display import one_line
 from chatbot.errors import UserError
 
-MAX_FILES = 10_000  # of a folder
-# A folder with this file is a cache, of this program or of another one (https://bford.info/cachedir/).
+MAX_FILES = 10_000  # maximum number of files in a folder
+# Programs mark their cache folders with this file (https://bford.info/cachedir/).
 CACHE_TAG = "CACHEDIR.TAG"
 NO_DATA = re.compile(
     r"(readme|licen[cs]e|copying|notice|changelog|citation|authors)(\W.*)?"
-    r"|dataset_(infos?|dict)\.json|state\.json|cache-[0-9a-f]+\.arrow"  # of a saved folder of `datasets`
-    r"|(users|channels|groups|dms|mpims|integration_logs|canvases)\.json"  # of an export of Slack
-    r"|(movie_(titles|characters)_metadata|raw_script_urls)\.txt|chameleons\.pdf"  # beside Cornell's pairs
+    r"|dataset_(infos?|dict)\.json|state\.json|cache-[0-9a-f]+\.arrow"  # files in folders saved by `datasets`
+    r"|(users|channels|groups|dms|mpims|integration_logs|canvases)\.json"  # files in Slack exports
+    r"|(movie_(titles|characters)_metadata|raw_script_urls)\.txt|chameleons\.pdf"  # files of Cornell's movie dialogues
     r"|.*\.(md|rst|html?|pdf|docx?|pptx?|png|jpe?g|gif|svg|webp|bmp|mp[34]|wav|py|ipynb|sh|js|css)",
     re.IGNORECASE,
 )
@@ -39,30 +39,32 @@ PART_WORDS = {
 }
 WORD = re.compile("|".join(["[A-Z]?[a-z]+", "[A-Z]+", *(word for word in PART_WORDS if not word.isascii())]))
 
-KEY = '"(' + "|".join(PART_WORDS) + r')"\s*:\s*[\[{]'  # that names a part; within a text its quotes would be escaped
-# The first key whose value is a list or an object, after others such as a version; a key after the end of one.
+# Matches a JSON key that names a part, such as "train". Text inside a string cannot match, because its quotation marks
+# are escaped.
+KEY = '"(' + "|".join(PART_WORDS) + r')"\s*:\s*[\[{]'
+# Matches the beginning of an object up to the first key that contains a list or an object. Scalars may come before it.
 FIRST_KEY = re.compile((r"(?:\xef\xbb\xbf)?\s*\{[^\[{]*?" + KEY).encode(), re.IGNORECASE)
-NEXT_KEY = re.compile((r"[\]}]\s*,\s*" + KEY).encode(), re.IGNORECASE)
-HEAD = 4096  # bytes in which an object names its first part
-BLOCK, OVERLAP = 2**20, 256  # bytes
+NEXT_KEY = re.compile((r"[\]}]\s*,\s*" + KEY).encode(), re.IGNORECASE)  # a key that follows a list or an object
+HEAD = 4096  # number of bytes at the beginning of a JSON object in which its first part must be named
+BLOCK, OVERLAP = 2**20, 256  # number of bytes searched at a time, and number of bytes shared with the next block
 
 
 @dataclass(frozen=True)
 class Source:
-    """Files that are read together: one or more files, two parallel files or the built-in corpus."""
+    """Files that are read together: one or more ordinary files, two parallel files, or the built-in corpus."""
 
-    name: str  # for messages
+    name: str  # name shown in messages
     paths: tuple[Path, ...]
     kind: str  # "file", "parallel" or "chatterbot"
-    members: tuple[str, ...] = ()  # of an archive, those to read, () for all
-    part: str | None = None  # of a JSON object, the part whose keys are read; None for all keys
+    members: tuple[str, ...] = ()  # archive members to read; () for all
+    part: str | None = None  # part of a JSON object to read, such as "training"; None for the whole object
 
     @property
     def deciding_names(self) -> list[str]:
-        """What the names of the files decide about their reading.
+        """The parts of the file names that affect how the files are read.
 
-        Of several files, as in a folder, the names below their common folder, which also say what is no data; of one
-        file its endings, since the user gave it.
+        For a single file, this is its extension. For the files of a folder, it is the path relative to the folder,
+        because files with names such as README.md are not read as data.
         """
         if self.kind != "file":
             return []
@@ -74,69 +76,83 @@ class Source:
 
 @dataclass(frozen=True)
 class Parts:
-    """The sources of a corpus, by their use."""
+    """The sources for training, validation and testing."""
 
     training: list[Source]
-    validation: list[Source]  # empty if no part is meant for validation
+    validation: list[Source]  # empty if the corpus has no validation part
     test: list[Source]
 
     @property
     def left_out(self) -> list[str]:
-        """The names of the test parts, which neither training nor validation reads."""
+        """The names of the test sources, which are used neither for training nor for validation."""
         return [source.name for source in self.test]
 
     @property
     def measured(self) -> list[Source]:
-        """The sources that an evaluation reads: the test parts, without them the validation parts, without both all."""
+        """The sources for evaluation: the test, or else the validation, or else the training sources."""
         return self.test or self.validation or self.training
 
 
 def find_sources(files: Sequence[str]) -> list[Source]:
-    """Return the sources of these names in order, each file once; the files of a glob or a folder are sorted.
+    """Return the sources for file names, globs and folders, without duplicates.
 
-    Raises UserError for a file that is missing or unreadable, a folder without files, and a glob without a match.
+    The order of the names is kept. The files of a glob or a folder are sorted.
+
+    Raises:
+        UserError: If a file is missing or unreadable, a folder contains no files, or a glob matches nothing.
     """
-    return _distinct(_source_of(path) for path in _expanded(files))
+    return _unique(_source_of(path) for path in _expand(files))
 
 
 def find_parts(files: Sequence[str], source_file: str | None = None, target_file: str | None = None) -> Parts:
-    """Return the sources of these names, divided into parts.
+    """Return the sources for file names, globs and folders, split into training, validation and test parts.
 
-    A folder, an archive or a JSON object that has a training part is divided by the names in it (`part_of`). All other
-    files belong to training, whatever their names, since the user gave them. Without any name, training has the
-    built-in ChatterBot corpus. Raises UserError as `find_sources`, and for one parallel file without the other.
+    A folder, an archive or a JSON object is split if it contains a training part, such as train.json (see `part_of`).
+    Everything else is used for training, even a single file with a name such as test.json.
+
+    Args:
+        files: Names of files, globs and folders. If empty, the built-in ChatterBot corpus is used.
+        source_file: Parallel file with the questions.
+        target_file: Parallel file with the answers.
+
+    Raises:
+        UserError: As in `find_sources`, or if only one parallel file is given.
     """
     parts: dict[str, list[Source]] = {TRAINING: [], VALIDATION: [], TEST: []}
-    for path in _expanded(files):
+    for path in _expand(files):
         source = _source_of(path)
         pieces = [piece for file in source.paths for piece in _pieces(file, path)]
         if TRAINING not in [part for part, _ in pieces]:
             parts[TRAINING].append(source)
             continue
-        for part, chosen in parts.items():
-            chosen += _joined([piece for of, piece in pieces if (of or TRAINING) == part], part, path)
-    training = _distinct([*parts[TRAINING], *_parallel(source_file, target_file)]) or [_chatterbot()]
-    return Parts(training, _distinct(parts[VALIDATION]), _distinct(parts[TEST]))
+        for part, sources in parts.items():
+            sources += _merge_pieces([piece for name, piece in pieces if (name or TRAINING) == part], part, path)
+    training = _unique([*parts[TRAINING], *_parallel_sources(source_file, target_file)]) or [_chatterbot_source()]
+    return Parts(training, _unique(parts[VALIDATION]), _unique(parts[TEST]))
 
 
-def _pieces(path: Path, given: Path) -> Iterator[tuple[str | None, Source]]:
-    """Yield (part, source) of a file, of each member of an archive, or of the keys of an object for each part.
+def _pieces(path: Path, root: Path) -> Iterator[tuple[str | None, Source]]:
+    """Split a file into sources: one for each member of an archive, and one for each part of a JSON object.
 
-    The part is None if the name says none. The name that the user gave decides nothing.
+    Yields:
+        The part ("training", "validation", "test" or None) and the source. A file that cannot be split is one source.
     """
-    label = path.relative_to(given).as_posix() if path != given else ""
+    label = path.relative_to(root).as_posix() if path != root else ""
     status = path.stat()
     for member, parts in _contents(path, status.st_mtime_ns, status.st_size):
         piece = Source("", (path,), "file", (member,) if member else ())
-        if TRAINING in parts:  # with which keys are read that name no part
+        if TRAINING in parts:  # Keys that name no part also belong to the training part.
             yield from ((part, replace(piece, part=part)) for part in parts)
         else:
             yield part_of(f"{label}/{member}"), piece
 
 
-@functools.cache  # a command asks several times for the same, and a .tar.gz takes seconds
+@functools.cache  # Cached because commands call this several times, and unpacking a large archive takes seconds.
 def _contents(path: Path, modified: int, size: int) -> list[tuple[str, list[str]]]:
-    """Return (name in the archive, parts of a JSON object) of each file in a file; a damaged one is a single file."""
+    """List the files in an archive, and the parts of those that are JSON objects.
+
+    A damaged archive is treated as a single file.
+    """
     found: list[tuple[str, list[str]]] = []
     try:
         for content in open_contents(path, one_line(str(path)), Report()):
@@ -150,9 +166,9 @@ def _contents(path: Path, modified: int, size: int) -> list[tuple[str, list[str]
 
 
 def _parts_of_object(stream: io.BufferedReader) -> list[str]:
-    """Return the parts that keys of a JSON object name, [] if it begins with no such key.
+    """Return the parts that are named by the keys of a JSON object, such as "train" and "test".
 
-    Reads the whole stream, though only if its first key names a part.
+    The list is empty if the first key that contains a list or an object names no part.
     """
     first = FIRST_KEY.match(stream.peek()[:HEAD])
     keys = [first[1]] if first else []
@@ -163,29 +179,32 @@ def _parts_of_object(stream: io.BufferedReader) -> list[str]:
     return list(dict.fromkeys(part_of_key(key.decode()) for key in keys))
 
 
-def _joined(pieces: list[Source], part: str, given: Path) -> Iterator[Source]:
-    """Yield the sources of a part: the files of a folder as one, those of an archive as one, and JSON objects."""
+def _merge_pieces(pieces: list[Source], part: str, root: Path) -> Iterator[Source]:
+    """Merge the sources of a part.
+
+    The plain files of a folder become one source. The members of an archive become one source, too.
+    """
 
     def container(piece: Source) -> tuple[Path | None, str | None]:
         return (piece.paths[0] if piece.members or piece.part else None), piece.part
 
     for (path, keys), group in groupby(pieces, container):
-        chosen = list(group)
-        paths = (path,) if path else tuple(piece.paths[0] for piece in chosen)
+        merged = list(group)
+        paths = (path,) if path else tuple(piece.paths[0] for piece in merged)
         is_whole_file = path is None and len(paths) == 1
-        name = one_line(str(paths[0])) if is_whole_file else f"{one_line(str(path or given))} ({part} part)"
-        yield Source(name, paths, "file", tuple(member for piece in chosen for member in piece.members), keys)
+        name = one_line(str(paths[0])) if is_whole_file else f"{one_line(str(path or root))} ({part} part)"
+        yield Source(name, paths, "file", tuple(member for piece in merged for member in piece.members), keys)
 
 
 def part_of(name: str) -> str | None:
-    """Return the part of a corpus that a file or its folders are named for, None if they are not.
+    """Return the part that a path names ("training", "validation" or "test"), or None.
 
-    A part is a word of the name: LCCC-base_train.json, data/dev/a.csv, trainPairs.tsv, 测试集.txt, but not latest.tsv.
-    The file's own name comes first, then its folders from the innermost.
+    Only whole words count. For example, LCCC-base_train.json, data/dev/a.csv and trainPairs.tsv name a part, but
+    latest.tsv does not. The file name is checked first, then its folder, and so on.
     """
     for step in reversed(PurePosixPath(name).parts):
         parts = {PART_WORDS[word] for word in map(str.casefold, WORD.findall(step)) if word in PART_WORDS}
-        if parts == {VALIDATION, TEST}:  # such as dev-test
+        if parts == {VALIDATION, TEST}:  # for example, dev-test.json
             return TEST
         if len(parts) == 1:
             return parts.pop()
@@ -193,36 +212,33 @@ def part_of(name: str) -> str | None:
 
 
 def part_of_key(key: object) -> str:
-    """Return the part that a key of an object belongs to."""
+    """Return the part that a key of a JSON object names. Keys that name no part belong to training."""
     return PART_WORDS.get(str(key).casefold(), TRAINING)
 
 
 def part_of_object(value: object, part: str | None) -> object:
-    """Return the lists and objects of one part. Keys that name no part belong to training."""
+    """Return the keys of a JSON object that belong to a part, without scalars. If `part` is None, return the object."""
     if part is None or not isinstance(value, dict):
         return value
     return {key: item for key, item in value.items() if isinstance(item, list | dict) and part_of_key(key) == part}
 
 
 def is_no_data(name: str) -> bool:
-    """Return whether the file's name says that it is documentation, a picture or a program."""
+    """Return whether the name of a file shows that it is documentation, a picture, a program or metadata."""
     return NO_DATA.fullmatch(PurePosixPath(name).name) is not None
 
 
 def _source_of(path: Path) -> Source:
-    """Return a file, or the files of a folder and of the folders below it, sorted, without hidden ones and caches.
-
-    Raises UserError for a folder without files, or with more than MAX_FILES.
-    """
+    """Return a source for a file or a folder. The files of a folder are sorted; hidden files and caches are skipped."""
     name = one_line(str(path))
-    if not os.path.isdir(path):  # unlike path.is_dir(), accepts any name
-        return Source(name, (_readable(path),), "file")
+    if not os.path.isdir(path):  # For invalid names, path.is_dir() may raise an error.
+        return Source(name, (_check_readable(path),), "file")
     files = sorted(islice(_files_below(path), MAX_FILES + 1))
     if all(map(is_no_data, files)):
-        raise UserError(f"{name}: a directory without files of pairs; give a file")
+        raise UserError(f"{name}: a directory that contains no files with pairs; give a file")
     if len(files) > MAX_FILES:
         raise UserError(f"{name}: a directory of more than {MAX_FILES:,} files; give a glob, such as {name}/*.tsv")
-    paths = tuple(_readable(path / file) for file in files)
+    paths = tuple(_check_readable(path / file) for file in files)
     return Source(one_line(str(paths[0])) if len(paths) == 1 else name, paths, "file")
 
 
@@ -237,16 +253,16 @@ def _files_below(path: Path) -> Iterator[str]:
                 yield Path(folder, file).relative_to(path).as_posix()
 
 
-def _parallel(source_file: str | None, target_file: str | None) -> list[Source]:
+def _parallel_sources(source_file: str | None, target_file: str | None) -> list[Source]:
     if (source_file is None) != (target_file is None):
         raise UserError("parallel files come in pairs: give both --source-file and --target-file")
     if source_file is None or target_file is None:
         return []
-    paths = (_readable(Path(source_file)), _readable(Path(target_file)))
+    paths = (_check_readable(Path(source_file)), _check_readable(Path(target_file)))
     return [Source(one_line(f"{source_file} + {target_file}"), paths, "parallel")]
 
 
-def _distinct(sources: Iterable[Source]) -> list[Source]:
+def _unique(sources: Iterable[Source]) -> list[Source]:
     distinct: dict[object, Source] = {}
     for source in sources:
         paths = tuple(path.resolve() for path in source.paths)
@@ -254,7 +270,7 @@ def _distinct(sources: Iterable[Source]) -> list[Source]:
     return list(distinct.values())
 
 
-def _expanded(names: Sequence[str]) -> Iterator[Path]:
+def _expand(names: Sequence[str]) -> Iterator[Path]:
     for name in names:
         if os.path.lexists(name) or not glob.has_magic(name):
             yield Path(name)
@@ -265,22 +281,22 @@ def _expanded(names: Sequence[str]) -> Iterator[Path]:
         yield from files
 
 
-def _readable(path: Path) -> Path:
+def _check_readable(path: Path) -> Path:
     name = one_line(str(path))
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
         raise UserError(f"{name}: no such file; check the path") from None
-    except (OSError, ValueError) as error:  # ValueError: a NUL character in the name
+    except (OSError, ValueError) as error:  # ValueError is raised if the name contains a NUL character.
         raise UserError(f"{name}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
-    if not stat.S_ISREG(mode):  # a device never ends, and a pipe can be read only once
+    if not stat.S_ISREG(mode):  # a device or a pipe; devices can be endless, and pipes can be read only once
         raise UserError(f"{name}: not a regular file; give a file of pairs")
     if not os.access(path, os.R_OK):
         raise UserError(f"{name}: no permission to read it; run chmod u+r, or ask its owner")
     return path
 
 
-def _chatterbot() -> Source:
+def _chatterbot_source() -> Source:
     folder = importlib.resources.files("chatterbot_corpus") / "data" / "chinese"
     paths = tuple(Path(str(entry)) for entry in sorted(folder.iterdir(), key=lambda entry: entry.name))
     return Source("the built-in ChatterBot corpus", paths, "chatterbot")

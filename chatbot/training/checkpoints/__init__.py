@@ -1,1 +1,1 @@
-"""The checkpoints of an attempt: their content, how far the run had come, and the files on the disk."""
+"""Saves and restores the checkpoints of a training run, which contain tensors and the progress of the run."""

@@ -1,1 +1,1 @@
-"""The devices of a run: GPUs, the towers on them, what they need, and what happens when they fail."""
+"""Selects the GPUs of a training run, assigns towers to devices, and detects GPU failures."""

@@ -1,4 +1,4 @@
-"""The GPUs of this machine and their driver, as NVIDIA's management library (NVML) reports them."""
+"""The GPUs of this machine and their driver, as reported by NVIDIA's management library (NVML)."""
 
 import contextlib
 import dataclasses
@@ -10,23 +10,32 @@ import pynvml
 
 from chatbot.errors import UserError
 
-# The driver and a desktop use less than this share of a GPU's memory.
-USUAL_SHARE = 0.1
-# With less free memory, in bytes, a GPU has no room for CUDA's context, cuDNN and a model.
-LEAST_FREE = 1 << 30
+# A GPU counts as idle if less than this fraction of its memory is used, because the driver and a desktop use some.
+IDLE_FRACTION = 0.1
+# Minimum free bytes that a GPU needs for CUDA's context, cuDNN and a model.
+MIN_FREE = 1 << 30
 
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-    """A physical GPU, with the id that nvidia-smi shows, or a MIG instance of one."""
+    """A physical GPU or a MIG instance.
+
+    Attributes:
+        number: The GPU id that nvidia-smi shows. A MIG instance has the id of its GPU.
+        memory: Total memory in bytes.
+        uuid: The UUID, which starts with "GPU-", or with "MIG-" for an instance.
+        instances: The MIG instances of a GPU.
+        capability: CUDA's compute capability; None if unknown.
+        used: Bytes that were in use by any process when the driver was queried.
+    """
 
     number: int
     name: str
-    memory: int  # bytes
-    uuid: str  # GPU-..., or MIG-... of an instance
-    instances: "tuple[Gpu, ...]" = ()  # the MIG instances of a GPU
-    capability: tuple[int, int] | None = None  # CUDA's compute capability; None if unknown
-    used: int = 0  # bytes of the memory that any process used when the driver was asked
+    memory: int
+    uuid: str
+    instances: "tuple[Gpu, ...]" = ()
+    capability: tuple[int, int] | None = None
+    used: int = 0
 
     @property
     def is_instance(self) -> bool:
@@ -35,75 +44,78 @@ class Gpu:
 
     @property
     def id(self) -> str:
-        """The entry of CUDA_VISIBLE_DEVICES; an instance has no number."""
+        """The entry for CUDA_VISIBLE_DEVICES: the number of a GPU, or the UUID of a MIG instance."""
         return self.uuid if self.is_instance else str(self.number)
 
     @property
     def free(self) -> int:
-        """The bytes that no process used when the driver was asked."""
+        """The bytes that were free when the driver was queried."""
         return self.memory - self.used
 
     @property
     def left(self) -> int:
-        """The bytes that other processes leave: all, whatever the driver takes, where none computes on the GPU."""
-        return self.memory if self.used <= USUAL_SHARE * self.memory else self.free
+        """The bytes available to this process. The memory of an idle GPU counts as completely free."""
+        return self.memory if self.used <= IDLE_FRACTION * self.memory else self.free
 
 
 def find_gpus() -> list[Gpu]:
-    """Return the GPUs of this machine that answer; none without a driver."""
-    return [gpu for gpu in _answers() if isinstance(gpu, Gpu)]
+    """Return the GPUs of this machine that respond to NVML. Without a driver, the list is empty."""
+    return [gpu for gpu in _query_gpus() if isinstance(gpu, Gpu)]
 
 
 def silent_gpus() -> dict[int, str]:
-    """Return the GPUs that do not answer, such as one that has fallen off the bus: for each number, NVML's reason."""
-    return {i: answer for i, answer in enumerate(_answers()) if isinstance(answer, str)}
+    """Return a dictionary from the id of each unresponsive GPU to NVML's error message."""
+    return {i: answer for i, answer in enumerate(_query_gpus()) if isinstance(answer, str)}
 
 
-def _answers() -> list[Gpu | str]:
-    """Return each GPU, or NVML's reason where it does not answer."""
+def _query_gpus() -> list[Gpu | str]:
+    """Return, for each GPU, its description or NVML's error message."""
     answers: list[Gpu | str] = []
     with _nvml() as numbers:
         for i in numbers:
             try:
-                answers.append(_gpu(i))
+                answers.append(_query_gpu(i))
             except pynvml.NVMLError as error:
                 answers.append(str(error))
     return answers
 
 
-def warn_without_gpu(found: Sequence[Gpu]) -> None:
-    """Print on standard error that a run without a GPU is slow. found: the GPUs that it uses."""
-    if not found:
+def warn_without_gpu(gpus: Sequence[Gpu]) -> None:
+    """Print a warning to standard error if a run uses no GPU."""
+    if not gpus:
         print(f"NO GPU: training on the CPU.{nvml_error()}", file=sys.stderr)
 
 
-def warn_of_used_memory(gpus: Sequence[Gpu]) -> None:
-    """Print on standard error which GPUs other processes use. Raises UserError if one has no room for a model."""
+def warn_about_used_memory(gpus: Sequence[Gpu]) -> None:
+    """Warn about GPUs that other processes use. Raises UserError if a GPU has too little free memory for a model."""
     for gpu in gpus:
         if gpu.left == gpu.memory:
             continue
-        in_use = f"GPU {gpu.id} has {gpu.used / 2**30:.1f} of {gpu.memory / 2**30:.1f} GiB in use by other processes"
-        if gpu.free < LEAST_FREE:
-            others = ",".join(other.id for other in find_gpus() if other.free >= LEAST_FREE and not other.instances)
+        in_use = f"GPU {gpu.id}: other processes use {gpu.used / 2**30:.1f} of its {gpu.memory / 2**30:.1f} GiB"
+        if gpu.free < MIN_FREE:
+            others = ",".join(other.id for other in find_gpus() if other.free >= MIN_FREE and not other.instances)
             choice = f", or select GPUs with enough memory: --gpus {others}" if others else ""
-            raise UserError(f"{in_use}, which `nvidia-smi` shows; end them{choice}")
-        print(f"Warning: {in_use}, which `nvidia-smi` shows; end them, or select others with --gpus", file=sys.stderr)
+            raise UserError(f"{in_use} (see `nvidia-smi`); end them{choice}")
+        print(f"Warning: {in_use} (see `nvidia-smi`); end them, or select other GPUs with --gpus", file=sys.stderr)
 
 
 def nvml_error() -> str:
-    """Return why NVML cannot be opened, as a sentence that follows another; "" if it can, or without a driver."""
+    """Return a sentence about why NVML cannot be initialised, with a leading space.
+
+    The result is "" if NVML can be initialised, or if there is no driver.
+    """
     try:
         with contextlib.suppress(pynvml.NVMLError_LibraryNotFound):
             pynvml.nvmlInit()
             pynvml.nvmlShutdown()
-    except pynvml.NVMLError as error:  # such as a driver that was updated and needs a restart of the machine
+    except pynvml.NVMLError as error:  # for example, if the machine must be rebooted after a driver update
         return f" NVIDIA's driver reports: {error}."
     return ""
 
 
 @contextlib.contextmanager
 def _nvml() -> Iterator[range]:
-    """Open NVML, and give the numbers of all GPUs; none without a driver."""
+    """Initialise NVML and yield the range of GPU numbers, which is empty without a driver."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
@@ -115,28 +127,29 @@ def _nvml() -> Iterator[range]:
         pynvml.nvmlShutdown()
 
 
-def _gpu(number: int) -> Gpu:
-    """Return a GPU. Raises NVMLError if it does not answer."""
+def _query_gpu(number: int) -> Gpu:
+    """Query a GPU. Raises NVMLError if it does not respond."""
     handle = pynvml.nvmlDeviceGetHandleByIndex(number)
     capability = None
     with contextlib.suppress(pynvml.NVMLError):
         capability = tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle))
-    return Gpu(number, instances=tuple(_instances(number, handle)), capability=capability, **_description(handle))
+    instances = tuple(_query_instances(number, handle))
+    return Gpu(number, instances=instances, capability=capability, **_query_fields(handle))
 
 
-def _instances(number: int, gpu: Any) -> Iterator[Gpu]:
-    """Yield the MIG instances of a GPU. gpu: its handle."""
+def _query_instances(number: int, gpu: Any) -> Iterator[Gpu]:
+    """Yield the MIG instances of the GPU with this NVML handle."""
     try:
-        most = pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu)
-    except pynvml.NVMLError:  # an old driver
+        count = pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu)
+    except pynvml.NVMLError:  # old drivers do not support MIG
         return
-    for i in range(most):
-        with contextlib.suppress(pynvml.NVMLError):  # fewer instances than the GPU could have
-            yield Gpu(number, **_description(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, i)))
+    for i in range(count):
+        with contextlib.suppress(pynvml.NVMLError):  # not every index has an instance
+            yield Gpu(number, **_query_fields(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, i)))
 
 
-def _description(handle: Any) -> dict[str, Any]:
-    """Return what is known of a GPU and of an instance."""
+def _query_fields(handle: Any) -> dict[str, Any]:
+    """Query the fields of `Gpu` that apply to both GPUs and MIG instances."""
     name = pynvml.nvmlDeviceGetName(handle)
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
     return {"name": name, "memory": memory.total, "used": memory.used, "uuid": pynvml.nvmlDeviceGetUUID(handle)}

@@ -1,1 +1,1 @@
-"""Training in several processes or on several machines: addresses, processes, communication, and loss of a machine."""
+"""Training with several processes or machines."""

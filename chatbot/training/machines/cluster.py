@@ -1,4 +1,7 @@
-"""The machines of a run and the job of this machine, from flags, TF_CONFIG or the variables of a launcher."""
+"""Determines the machines of a training run and the role of this machine.
+
+The sources are flags, the environment variable TF_CONFIG, and the environment variables of launchers such as Slurm.
+"""
 
 import contextlib
 import dataclasses
@@ -11,19 +14,19 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from chatbot.config.parallel import ParallelSettings
-from chatbot.display import counted
+from chatbot.display import pluralize
 from chatbot.errors import UserError
 
 WORKER = "worker"
 PS = "ps"
 CHIEF = "chief"
-# A name, an IPv4 address, or an IPv6 address in brackets, which both resolvers and gRPC accept.
+# A host name, an IPv4 address, or an IPv6 address in brackets.
 HOST = r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?|\[[0-9A-Fa-f:.]+(%\w+)?\]"
-# The variables in which launchers tell each process its rank and, all but the last, the number of processes. MPI's come
-# first: it may start its processes by those of Slurm.
+# The environment variables with the rank of a process and with the number of processes, for each launcher. Kubernetes
+# sets only the rank. MPI comes first because it can use Slurm to start its processes.
 #   Open MPI            docs.open-mpi.org/en/v5.0.x/tuning-apps/environment-var.html
-#   PMI                 MPICH's and Intel MPI's; srun's with --mpi=pmi2
-#   Slurm               slurm.schedmd.com/srun.html; SLURM_NTASKS is set in a batch script, too, which is one process
+#   PMI                 MPICH, Intel MPI, and srun with --mpi=pmi2
+#   Slurm               slurm.schedmd.com/srun.html; SLURM_NTASKS is unsuitable, since batch scripts have it, too
 #   Kubeflow Trainer    github.com/kubeflow/trainer/blob/master/pkg/constants/constants.go
 #   Kubernetes          kubernetes.io/docs/concepts/workloads/controllers/job/#completion-mode
 LAUNCHERS = {
@@ -33,25 +36,25 @@ LAUNCHERS = {
     "Kubeflow Trainer": ("PET_NODE_RANK", "PET_NNODES"),
     "Kubernetes": ("JOB_COMPLETION_INDEX", ""),
 }
-# Of workers on the nodes of a Slurm job; jobs that share a node differ in the last digits of their number.
+# On Slurm, the port of the workers depends on the job id, so that jobs on the same node use different ports.
 FIRST_SLURM_PORT = 12_000
 SLURM_PORTS = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """The addresses, host:port, of each job, and the job and index of this machine."""
+    """The addresses (host:port) of all workers and parameter servers, and the role (job and index) of this machine."""
 
     workers: tuple[str, ...]
     job: str
     index: int
     ps: tuple[str, ...] = ()
     chief: str | None = None
-    source: str = dataclasses.field(default="flags", compare=False)  # what has given them, for messages
+    source: str = dataclasses.field(default="flags", compare=False)  # where the addresses come from, for messages
 
     @property
     def hosts(self) -> dict[str, list[str]]:
-        """The addresses of each job that has some, as TensorFlow takes them."""
+        """The addresses of each job that has machines, in the format of TensorFlow's ClusterSpec."""
         hosts = {WORKER: [*self.workers], PS: [*self.ps], CHIEF: [self.chief] if self.chief else []}
         return {job: addresses for job, addresses in hosts.items() if addresses}
 
@@ -62,27 +65,26 @@ class Cluster:
 
     @property
     def others(self) -> dict[str, str]:
-        """The addresses of the other workers and parameter servers, by name, such as worker 1."""
+        """The addresses of the other workers and parameter servers, keyed by names such as "worker 1"."""
         named = {f"{job} {i}": host for job, hosts in self.hosts.items() for i, host in enumerate(hosts)}
         return {name: host for name, host in named.items() if name not in (f"{self.job} {self.index}", f"{CHIEF} 0")}
 
 
-def cluster_of(settings: ParallelSettings, environment: Mapping[str, str] = os.environ) -> Cluster | None:
-    """Return the cluster from the flags, else from TF_CONFIG, else from a launcher; None for a single machine.
+def find_cluster(settings: ParallelSettings, environment: Mapping[str, str] = os.environ) -> Cluster | None:
+    """Return the cluster defined by flags, TF_CONFIG or a launcher, in this order; None for a single machine.
 
-    A synchronous worker may get --worker-hosts from a flag and its index from a launcher. Raises UserError for values
-    that are missing, malformed, repeated, or out of range.
+    Raises UserError if values are missing, malformed, duplicated or out of range.
     """
     flags = (settings.worker_hosts, settings.ps_hosts, settings.chief_host, settings.job_name, settings.task_index)
     by_flags = flags != (None,) * 5
     if by_flags:
-        cluster: Cluster | None = _of_flags(settings, environment)
+        cluster: Cluster | None = _cluster_from_flags(settings, environment)
     else:
-        cluster = _of_tf_config(settings, environment) or _of_launcher(settings, environment)
+        cluster = _cluster_from_tf_config(settings, environment) or _cluster_from_launcher(settings, environment)
     if cluster is None:
         if settings.variable_update == "distributed_replicated" and settings.local_workers is None:
             raise UserError(
-                "--variable-update distributed_replicated: the machines are missing; set --worker-hosts, TF_CONFIG or "
+                "--variable-update distributed_replicated: no machines are given; set --worker-hosts, TF_CONFIG or "
                 "--local-workers"
             )
         return None
@@ -103,7 +105,7 @@ def cluster_of(settings: ParallelSettings, environment: Mapping[str, str] = os.e
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Split 'a.b:2222' into ('a.b', 2222). Raises UserError for anything else."""
+    """Split an address such as "a.b:2222" into ("a.b", 2222). Raises UserError for other formats."""
     host, _, port = address.rpartition(":")
     if not (re.fullmatch(HOST, host) and re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 65536):
         raise UserError(f"{address!r}: expected host:port, such as 10.0.0.1:2222")
@@ -126,7 +128,7 @@ def check_port(cluster: Cluster) -> None:
 
 
 def free_addresses(count: int) -> list[str]:
-    """Return loopback addresses with ports that are free now."""
+    """Return `count` loopback addresses with ports that are currently free."""
     with contextlib.ExitStack() as stack:
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:
@@ -134,9 +136,9 @@ def free_addresses(count: int) -> list[str]:
         return [f"127.0.0.1:{probe.getsockname()[1]}" for probe in probes]
 
 
-def _of_flags(settings: ParallelSettings, environment: Mapping[str, str]) -> Cluster:
-    workers = _listed(settings.worker_hosts)
-    ps = _listed(settings.ps_hosts)
+def _cluster_from_flags(settings: ParallelSettings, environment: Mapping[str, str]) -> Cluster:
+    workers = _split_hosts(settings.worker_hosts)
+    ps = _split_hosts(settings.ps_hosts)
     if not workers:
         raise UserError("--worker-hosts: missing; list the host:port of every worker, on every machine")
     job = settings.job_name or WORKER
@@ -147,8 +149,8 @@ def _of_flags(settings: ParallelSettings, environment: Mapping[str, str]) -> Clu
     if settings.task_index is None and not settings.asynchronous and (rank := _rank_of(environment)):
         if rank.processes not in (None, len(workers)):
             raise UserError(
-                f"--worker-hosts: {counted(len(workers), 'worker')}, and {rank.launcher} has started {rank.processes} "
-                "processes; list the host:port of every worker"
+                f"--worker-hosts: {pluralize(len(workers), 'worker')}, and {rank.launcher} has started "
+                f"{rank.processes} processes; list the host:port of every worker"
             )
         return Cluster(workers, job, rank.number, source=rank.launcher)
     if settings.task_index is None and job != CHIEF:
@@ -156,8 +158,8 @@ def _of_flags(settings: ParallelSettings, environment: Mapping[str, str]) -> Clu
     return Cluster(workers, job, settings.task_index or 0, ps, settings.chief_host)
 
 
-def _of_tf_config(settings: ParallelSettings, environment: Mapping[str, str]) -> Cluster | None:
-    """Read TF_CONFIG, in the form that Kubeflow's TFJob sets."""
+def _cluster_from_tf_config(settings: ParallelSettings, environment: Mapping[str, str]) -> Cluster | None:
+    """Read TF_CONFIG in the format of Kubeflow's TFJob."""
     text = environment.get("TF_CONFIG")
     if not text:
         return None
@@ -167,7 +169,8 @@ def _of_tf_config(settings: ParallelSettings, environment: Mapping[str, str]) ->
         job = str(config["task"]["type"])
         index = int(config["task"]["index"])
         if not all(
-            isinstance(listed, list) and all(isinstance(host, str) for host in listed) for listed in hosts.values()
+            isinstance(addresses, list) and all(isinstance(address, str) for address in addresses)
+            for addresses in hosts.values()
         ):
             raise TypeError("expected lists of strings")
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
@@ -189,20 +192,20 @@ def _of_tf_config(settings: ParallelSettings, environment: Mapping[str, str]) ->
         raise UserError("TF_CONFIG: lists a ps, which only --asynchronous uses; add --asynchronous, or remove the ps")
     if not chiefs + workers:
         raise UserError("TF_CONFIG: lists no worker; list the host:port of every worker")
-    # A chief is the first worker.
+    # In a synchronous run, the chief of TF_CONFIG becomes worker 0.
     return Cluster((*chiefs, *workers), WORKER, index + (len(chiefs) if job == WORKER else 0), source="TF_CONFIG")
 
 
 class Rank(NamedTuple):
-    """What a launcher says of this process: its number from 0, and the number of processes; None if it does not."""
+    """The rank of this process, counted from 0, among the processes that a launcher started."""
 
     launcher: str
     number: int
-    processes: int | None
+    processes: int | None  # None if the launcher does not set it
 
 
 def _rank_of(environment: Mapping[str, str]) -> Rank | None:
-    """Return the rank by the first launcher that has set its variables; None for a single process."""
+    """Return the rank according to the first launcher whose variables are set; None for a single process."""
     for launcher, variables in LAUNCHERS.items():
         number, processes = (environment.get(variable, "") for variable in variables)
         if number.isdecimal() and (processes.isdecimal() or not variables[1]):
@@ -210,36 +213,36 @@ def _rank_of(environment: Mapping[str, str]) -> Rank | None:
     return None
 
 
-def _of_launcher(settings: ParallelSettings, environment: Mapping[str, str]) -> Cluster | None:
-    """Return the cluster of a launcher that has started several processes; of the nodes only Slurm tells."""
+def _cluster_from_launcher(settings: ParallelSettings, environment: Mapping[str, str]) -> Cluster | None:
+    """Return the cluster of the processes that a launcher started. Only Slurm provides the host names."""
     rank = None if settings.asynchronous else _rank_of(environment)
     if rank is None or rank.processes is None:
         return None
     workers: tuple[str, ...] = ()
     if environment.get("SLURM_PROCID") == str(rank.number):
-        nodes = expanded(environment.get("SLURM_STEP_NODELIST", ""))
+        nodes = expand_nodes(environment.get("SLURM_STEP_NODELIST", ""))
         port = FIRST_SLURM_PORT + int(environment.get("SLURM_JOB_ID", "0")) % SLURM_PORTS
         workers = tuple(f"{node}:{port}" for node in nodes)
     if len(workers) != rank.processes:
         raise UserError(
             f"{rank.launcher} has started {rank.processes} processes: add --worker-hosts with the host:port of each, "
-            "in the order of ranks (with Slurm, --ntasks-per-node=1 does without), or start one"
+            "in the order of ranks (not needed with Slurm and --ntasks-per-node=1), or start one process"
         )
     return Cluster(workers, WORKER, rank.number, source=rank.launcher)
 
 
-def expanded(nodes: str) -> list[str]:
-    """Return the names in a list of Slurm: gpu[01-02,7],login are gpu01, gpu02, gpu7 and login."""
+def expand_nodes(nodes: str) -> list[str]:
+    """Expand a Slurm node list: "gpu[01-02,7],login" becomes ["gpu01", "gpu02", "gpu7", "login"]."""
     names: list[str] = []
     for name in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", nodes):
         texts_and_ranges = re.split(r"\[([^\]]*)\]", name)
-        choices = [_numbers(part) if i % 2 else [part] for i, part in enumerate(texts_and_ranges)]
+        choices = [_expand_ranges(part) if i % 2 else [part] for i, part in enumerate(texts_and_ranges)]
         names += map("".join, itertools.product(*choices))
     return names
 
 
-def _numbers(ranges: str) -> list[str]:
-    """Return the numbers in ranges such as 01-03,7, with as many digits as there."""
+def _expand_ranges(ranges: str) -> list[str]:
+    """Expand ranges such as "01-03,7", keeping leading zeros."""
     numbers = []
     for entry in ranges.split(","):
         first, _, last = entry.partition("-")
@@ -247,5 +250,5 @@ def _numbers(ranges: str) -> list[str]:
     return numbers
 
 
-def _listed(hosts: str | None) -> tuple[str, ...]:
+def _split_hosts(hosts: str | None) -> tuple[str, ...]:
     return tuple(host.strip() for host in hosts.split(",") if host.strip()) if hosts else ()

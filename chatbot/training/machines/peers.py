@@ -1,9 +1,11 @@
-"""The other machines of a run, and a thread that ends this process when one that it needs is lost.
+"""Detects lost machines in a background thread that ends this process if a required machine is lost.
 
-An operation whose peer has died may block for ever inside TensorFlow, out of reach of exceptions and signal handlers.
-Peers are probed at the port of their TensorFlow server, which sends a greeting from a thread of its own: a process that
-has ended accepts no connection there, one that is stopped sends nothing, and one that is busy answers. The workers of a
-synchronous run probe each other; the chief of an asynchronous run probes all others, and they probe the chief.
+If a machine is lost, TensorFlow can block forever while waiting for it, and then neither exceptions nor signal handlers
+can end this process. Therefore, the thread regularly connects to the TensorFlow server of each machine. A server sends
+data to every new connection, even while its process is busy. If a process is dead or stopped, no data arrives.
+
+In a synchronous run, all workers check each other. In an asynchronous run, the chief checks all other machines, and
+these check the chief.
 """
 
 import contextlib
@@ -18,19 +20,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from chatbot.display import counted
+from chatbot.display import pluralize
 from chatbot.errors import LostError, end_process
 from chatbot.training.machines.cluster import host_and_port
 
-# Times in seconds. A peer is lost when its port was closed for PEER_TIMEOUT; a busy peer may refuse one connection.
+# Times in seconds. A machine counts as lost only after it has been unreachable for PEER_TIMEOUT, because a busy machine
+# may refuse a single connection.
 PEER_TIMEOUT = 5.0
 PROBE_INTERVAL = 1.0
 REPORT_INTERVAL = 30.0
-# The time in which TensorFlow must connect machines that are all running.
+# Seconds within which TensorFlow must connect to machines that are already running.
 JOIN_TIMEOUT = 120
-# What errors of any class say of a machine that was lost, and has perhaps started again since: TensorFlow's collectives
-# and coordinator (tensorflow/python/distribute/coordinator/cluster_coordinator.py), and NCCL (ncclRemoteError).
-RESTARTED = re.compile(
+# Messages of TensorFlow and NCCL about a machine that was lost or has restarted.
+LOST_MACHINE_TEXTS = re.compile(
     "incarnation|unknown device|remote_handle|remote process exited|rst_stream|stream removed|socket closed"
     "|connection reset",
     re.IGNORECASE,
@@ -38,7 +40,12 @@ RESTARTED = re.compile(
 
 
 class Patience:
-    """The time that other machines have to start, in seconds from now. addresses: by the names of machines."""
+    """A timeout for the start of other machines. While waiting, status messages are printed regularly.
+
+    Args:
+        addresses: The addresses of the machines, by name.
+        limit: The timeout in seconds.
+    """
 
     def __init__(self, addresses: Mapping[str, str], limit: float) -> None:
         self._addresses = addresses
@@ -48,13 +55,13 @@ class Patience:
 
     @property
     def left(self) -> float:
-        """The seconds that are left; 0 when it is over."""
+        """The number of seconds left; 0 after the timeout."""
         return max(0.0, self._started + self._limit - time.monotonic())
 
     def report(self, missing: Sequence[str]) -> None:
-        """Print from time to time which machines are missing. Raises LostError when it is too late for them."""
+        """Print the missing machines at regular intervals. Raises LostError after the timeout."""
         names = ", ".join(f"{name} ({self._addresses[name]})" for name in missing)
-        limit = counted(round(self._limit), "second")
+        limit = pluralize(round(self._limit), "second")
         if not self.left:
             raise LostError(
                 f"{names} did not start within {limit}: start it with the same command and its own --task-index, or "
@@ -66,10 +73,13 @@ class Patience:
 
 
 class Peers:
-    """Ends this process when a machine that it needs does not start or is lost, until `stop` is called.
+    """Monitors the other machines of a run until `stop` is called.
 
-    addresses: of the machines, by name. on_lost: called with the name of a lost one, each time. timeout: seconds
-    without an answer after which a machine is lost. limit: seconds to wait for machines to start; None: they run.
+    Args:
+        addresses: The addresses of the machines, by name.
+        on_lost: Callback that is invoked with the name of a machine each time it is lost.
+        timeout: Seconds without an answer after which a machine counts as lost.
+        limit: Seconds to wait for the machines to start; None if they are already running.
     """
 
     def __init__(
@@ -84,8 +94,8 @@ class Peers:
         self._timeout = timeout
         self._patience = Patience(addresses, limit or 0)
         self._stopped = threading.Event()
-        self._last_answer: dict[str, float] = {}  # time.monotonic(), of the machines that are not lost
-        self.missing = [] if limit is None else list(addresses)  # machines that have not answered yet
+        self._last_answer: dict[str, float] = {}  # time.monotonic() by machine, without lost machines
+        self.missing = [] if limit is None else list(addresses)  # machines that have never answered
 
     def start(self) -> None:
         """Start probing."""
@@ -93,12 +103,12 @@ class Peers:
         threading.Thread(target=self._run, daemon=True, name="peers").start()
 
     def stop(self) -> None:
-        """Stop. From then on machines may end."""
+        """Stop probing, so that machines may exit without being considered lost."""
         self._stopped.set()
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """End this process after an error of this context that a lost machine may have caused."""
+        """End this process if the `with` block raises an error that a lost machine may have caused."""
         try:
             yield
         except Exception as error:
@@ -106,18 +116,18 @@ class Peers:
             raise
 
     def exit_after_error(self, error: BaseException) -> None:
-        """End this process after an error that a lost machine may have caused, in time for its name to be known.
+        """End this process if a lost machine may have caused the error.
 
-        Does nothing after another error, which would come again.
+        Before that, wait until the background thread has had time to detect the lost machine and report its name.
         """
-        if is_of_connection(error):
+        if is_connection_error(error):
             self._stopped.wait(4 * PEER_TIMEOUT)
-            # What follows the lines of a graph's code.
+            # The message is at the end of the error, after source lines of the graph.
             text = str(error).strip().rpartition("\n\n")[2].partition("\n")[0]
             self.exit_process(f"the connection to the other machines failed ({text[:60]})")
 
     def exit_process(self, reason: str) -> None:
-        """End this process with a line on standard error. Does nothing after `stop`."""
+        """Print the reason to standard error and end this process, unless `stop` was called."""
         if not self._stopped.is_set():
             resume = "the last checkpoint is kept: start all machines again with the same commands"
             end_process(LostError(f"{reason}; {resume}"))
@@ -140,42 +150,46 @@ class Peers:
                 return
 
 
-def is_of_connection(error: BaseException) -> bool:
-    """Return whether TensorFlow has raised this error for a machine or connection that may be lost."""
+def is_connection_error(error: BaseException) -> bool:
+    """Return whether a TensorFlow error can be caused by a lost machine or connection."""
     import tensorflow as tf
 
     errors = tf.errors
     lost = errors.UnavailableError, errors.AbortedError, errors.DeadlineExceededError, errors.CancelledError
-    return isinstance(error, lost) or (isinstance(error, errors.OpError) and bool(RESTARTED.search(str(error))))
+    return isinstance(error, lost) or (
+        isinstance(error, errors.OpError) and bool(LOST_MACHINE_TEXTS.search(str(error)))
+    )
 
 
 @contextmanager
 def join_timeout() -> Iterator[None]:
-    """Limit the time of the block, in which TensorFlow connects the machines.
+    """Limit the time that TensorFlow may take to connect the machines inside the `with` block.
 
-    TensorFlow holds Python's lock meanwhile: SIGALRM ends the process if a machine is lost. TensorFlow also installs a
-    handler of SIGTERM, which ignores it. Both are set by functions of C, which work in every thread.
+    While TensorFlow connects, it blocks all Python code. Therefore, the signal SIGALRM ends the process after the
+    timeout, without a Python handler. After the block, the handler of SIGTERM is restored, because TensorFlow replaces
+    it with one that ignores the signal. C functions set the handlers, because Python's work only in the main thread.
     """
-    handler_of = ctypes.pythonapi.PyOS_getsig
+    get_handler = ctypes.pythonapi.PyOS_getsig
     set_handler = ctypes.pythonapi.PyOS_setsig
-    handler_of.restype = ctypes.c_void_p
+    get_handler.restype = ctypes.c_void_p
     set_handler.argtypes = (ctypes.c_int, ctypes.c_void_p)
     set_handler.restype = ctypes.c_void_p
-    of_sigterm, of_sigalrm = handler_of(signal.SIGTERM), set_handler(signal.SIGALRM, None)  # None: the default
+    sigterm_handler = get_handler(signal.SIGTERM)
+    sigalrm_handler = set_handler(signal.SIGALRM, None)  # None restores the default action
     signal.alarm(JOIN_TIMEOUT)
     try:
         yield
     finally:
         signal.alarm(0)
-        set_handler(signal.SIGALRM, of_sigalrm)
-        set_handler(signal.SIGTERM, of_sigterm)
+        set_handler(signal.SIGALRM, sigalrm_handler)
+        set_handler(signal.SIGTERM, sigterm_handler)
 
 
 def connect_to(address: str) -> socket.socket | None:
-    """Return a connection to host:port; None if no process accepts connections there."""
+    """Return a connection to an address (host:port); None if no process accepts connections there."""
     with contextlib.suppress(OSError):
         connection = socket.create_connection(host_and_port(address), timeout=2)
-        # On one machine, the connection's own port may be the port that it connects to; it then leads to itself.
+        # A socket can connect to itself if its local port happens to be the port that it connects to.
         if connection.getsockname() != connection.getpeername():
             return connection
         connection.close()
@@ -183,18 +197,18 @@ def connect_to(address: str) -> socket.socket | None:
 
 
 def is_answering(address: str) -> bool:
-    """Return whether a process at host:port sends something to, or closes, a new connection within two seconds."""
+    """Return whether a process sends data to a new connection, or closes the connection, within two seconds."""
     with connect_to(address) or contextlib.nullcontext() as connection:
         if connection is None:
             return False
         try:
-            connection.recv(1)  # the first byte of HTTP/2's settings, which a gRPC server sends at once
+            connection.recv(1)  # a gRPC server sends its HTTP/2 settings to every new connection
         except OSError as error:
             return isinstance(error, ConnectionError)
         return True
 
 
 def print_status(text: str) -> None:
-    """Print to standard error, after flushing standard output."""
+    """Flush standard output, then print a line to standard error."""
     sys.stdout.flush()
     print(text, file=sys.stderr, flush=True)

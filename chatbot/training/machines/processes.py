@@ -1,4 +1,4 @@
-"""Child processes of a run on this machine. The parent forwards signals and restarts them, and they end with it."""
+"""Runs the child processes of a training run. The parent forwards signals to its children and restarts them."""
 
 import dataclasses
 import multiprocessing
@@ -20,18 +20,23 @@ from chatbot.errors import LostError, UserError, exit_code_of
 from chatbot.training.machines.peers import print_status
 from chatbot.training.watch import interrupts
 
-# Seconds before a lost process restarts, in which the other processes detect its loss.
+# Seconds before a lost process is restarted, so that the other processes can detect the loss.
 RESTART_DELAY = 8.0
-# Seconds after a failure without restart, in which the other processes detect it and end.
+# Seconds within which the other processes must exit after one of them has failed.
 EXIT_TIMEOUT = 60.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A process to run.
+    """A child process to run.
 
-    restarts: how often it starts again after it was killed, or lost another process. quiet: discard standard output.
-    server: it serves the others, and ends with them.
+    Attributes:
+        name: The name for messages.
+        target: The function to run, which returns the exit code.
+        arguments: The arguments of `target`.
+        restarts: Maximum number of restarts after the process was killed or has lost a peer.
+        quiet: Whether to discard standard output.
+        server: Whether the process serves the other jobs, such as a parameter server. It ends when they have ended.
     """
 
     name: str
@@ -43,26 +48,26 @@ class Job:
 
 
 def run_jobs(jobs: Sequence[Job], restart_delay: float = RESTART_DELAY) -> int:
-    """Run the jobs until all but servers have ended; return the first exit code that is not 0, or 0.
+    """Run the jobs until all of them except servers have ended, and return the first nonzero exit code, or 0.
 
-    Exit code 2 of any job, an error that the user can fix, ends all. restart_delay: seconds before a lost process,
-    other than a server, starts again.
+    If a job ends with exit code 2, all jobs are ended, because this code means an error that the user can fix. A lost
+    process is restarted after `restart_delay` seconds. A lost server is restarted immediately.
     """
     restarts_left = {job: job.restarts for job in jobs}
-    start_times = dict.fromkeys(jobs, 0.0)  # of the jobs that are not running
+    start_times = dict.fromkeys(jobs, 0.0)  # the time at which to start each job that is not running
     running: dict[Job, Any] = {}
     exit_code = 0
     deadline = float("inf")
     forwarded = False
     error_token, token_sender = multiprocessing.Pipe(duplex=False)
-    token_sender.send_bytes(b"")  # see _child
+    token_sender.send_bytes(b"")  # the job that receives this message may print its error; see `_child`
     with interrupts(announced=False) as received, ExitStack() as stack:
         stack.callback(lambda: [process.kill() for process in running.values()])
         while not all(job.server for job in (*running, *start_times)):
             if received and not forwarded:
                 forwarded = True
                 for job, process in running.items():
-                    if not job.server:  # one that has ended waits to be looked at below, so its number is still its own
+                    if not job.server:  # the pid is still valid, even if the process has just ended
                         os.kill(process.pid, received.number)
             if received or exit_code:
                 start_times.clear()
@@ -97,8 +102,9 @@ def run_jobs(jobs: Sequence[Job], restart_delay: float = RESTART_DELAY) -> int:
 
 def _start(job: Job, error_token: Any) -> Any:
     process = multiprocessing.get_context("spawn").Process(target=_child, args=(job, error_token), name=job.name)
-    resource_tracker.ensure_running()  # otherwise process.start() starts it, and unblocks the signals
-    # The child moves to a new process group before it can receive a Ctrl-C; the parent forwards signals.
+    resource_tracker.ensure_running()  # process.start() would otherwise start it, which unblocks the signals
+    # The parent forwards signals to the child. Signals are blocked until the child is in its own process group, because
+    # it would otherwise receive a Ctrl-C twice.
     blocked = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1}
     signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     try:
@@ -109,17 +115,17 @@ def _start(job: Job, error_token: Any) -> Any:
 
 
 def _child(job: Job, error_token: Any) -> None:
-    """Run the job in the child process.
+    """Run a job in the child process.
 
-    error_token: a pipe with a single message: of several jobs that fail for the same reason, the one that reads it
-    prints the error.
+    If several jobs fail for the same reason, only one of them should print the error. Therefore, all jobs have the same
+    pipe `error_token` with a single message, and only the job that receives the message prints its error.
     """
     os.setpgrp()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's handler would print a traceback for a Ctrl-C until now
-    if not job.server:  # which a signal to all processes of a run must not end before its weights are saved
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's handler would print a traceback
+    if not job.server:  # servers must ignore signals until the chief has saved their weights
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1})
     end_with_parent()
-    # tqdm's default lock is a semaphore between processes, reported as leaked when the process is killed.
+    # If the process is killed, Python reports the semaphore in tqdm's default lock as leaked.
     tqdm.set_lock(threading.RLock())
     if job.quiet:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -128,9 +134,9 @@ def _child(job: Job, error_token: Any) -> None:
         try:
             return job.target(*job.arguments)
         except LostError:
-            raise  # of this process alone
+            raise  # this error is specific to the process, so every process prints it
         except (UserError, OSError):
-            error_token.recv_bytes()  # blocks in all jobs but the first, until the parent kills them
+            error_token.recv_bytes()  # only the first job continues; the others wait until the parent kills them
             raise
 
     sys.exit(exit_code_of(target))

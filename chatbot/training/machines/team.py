@@ -1,4 +1,4 @@
-"""The machines of a run: their connection, and the exchange of texts."""
+"""Connects the machines of a training run, and exchanges gradients and texts between them."""
 
 import dataclasses
 import functools
@@ -14,21 +14,26 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from chatbot.training.allreduce import Exchange, exchange_by
+from chatbot.training.allreduce import Exchange, make_exchange
 from chatbot.training.devices.towers import Tower
 from chatbot.training.machines.cluster import CHIEF, Cluster
 from chatbot.training.machines.peers import Peers, join_timeout
 
-# Texts are padded to a multiple of this many bytes, so that few shapes are traced.
+# Texts are padded to a multiple of this number of bytes, so that TensorFlow traces graphs for only a few lengths.
 BLOCK = 8192
 
 
 @dataclasses.dataclass(frozen=True)
 class Team:
-    """The machines of a synchronous run, as seen from one of them.
+    """The machines that train together, as seen from this machine.
 
-    machine: its index. strategy: tf.distribute's over all machines; None for a single one. leave: called after the last
-    exchange, when machines may start to end. coordinator: on the chief of an asynchronous run, tf.distribute's.
+    Attributes:
+        machine: The index of this machine.
+        machines: The number of machines.
+        strategy: The tf.distribute strategy for all machines; None for a single machine.
+        leave: Callback to call after the last communication, so that machines may exit without counting as lost.
+        coordinator: The tf.distribute coordinator on the chief of an asynchronous run.
+        workers_and_servers: The number of workers and of parameter servers of an asynchronous run.
     """
 
     machine: int = 0
@@ -45,28 +50,28 @@ class Team:
 
     @property
     def alone(self) -> bool:
-        """Whether there is only one machine."""
+        """Whether this is the only machine."""
         return self.machines == 1
 
     @property
     def replicas(self) -> int:
-        """The number of tf.distribute's replicas on each machine: its GPUs, or 1 for the CPU."""
+        """The number of tf.distribute replicas per machine: the number of GPUs, or 1 for the CPU."""
         return self.strategy.num_replicas_in_sync // self.machines
 
     @property
     def exchange(self) -> Exchange:
-        """The function that sums over the replicas of all machines."""
-        return exchange_by(self.strategy, self.machine * self.replicas)
+        """The function that sums values, such as gradients, over the replicas of all machines."""
+        return make_exchange(self.strategy, self.machine * self.replicas)
 
     def all_gather_text(self, text: str) -> list[str]:
-        """Return the texts of all machines, by machine. All machines must call it at the same point."""
+        """Return the texts of all machines, by machine index. All machines must call this method at the same point."""
         if self.alone:
             return [text]
         encoded = text.encode()
         lengths = np.zeros(self.machines)
         lengths[self.machine] = len(encoded)
         lengths = self._all_reduce(lengths)
-        if not lengths.any():  # the most frequent case
+        if not lengths.any():  # usually, all texts are empty
             return [""] * self.machines
         sent = np.zeros((self.machines, BLOCK * math.ceil(lengths.max() / BLOCK)))
         sent[self.machine, : len(encoded)] = list(encoded)
@@ -74,19 +79,22 @@ class Team:
         return [row[: int(length)].tobytes().decode() for row, length in zip(received, lengths, strict=True)]
 
     def broadcast_text(self, text: str) -> str:
-        """Return the chief's text on every machine. All machines must call it at the same point."""
+        """Return the chief's text on every machine. All machines must call this method at the same point."""
         return self.all_gather_text(text if self.chief else "")[0]
 
     def agree(self, reason: str) -> str:
-        """Return the first reason that is not empty, or "". All machines must call it at the same point."""
+        """Return the same reason on all machines, for example a reason to stop.
+
+        All machines must call this method at the same point. The result is the first reason that is not empty, or "".
+        """
         return next(filter(None, self.all_gather_text(reason)), "")
 
     def barrier(self) -> None:
-        """Wait until all machines have called it."""
+        """Wait until all machines have called this method."""
         self.all_gather_text("")
 
     def _all_reduce(self, numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        tensor = tf.constant(numbers, tf.float32)  # exact for these small integers, and summed on every device
+        tensor = tf.constant(numbers, tf.float32)  # float32 represents these small integers exactly
         parts = [[tensor], *([tf.zeros_like(tensor)] for _ in range(self.replicas - 1))]
         return np.asarray(self._exchange_graph(parts)[0][0].numpy(), np.float64)
 
@@ -99,27 +107,25 @@ ALONE = Team()
 
 
 def tower_names(team: Team, names: Sequence[str]) -> list[str]:
-    """Return the names of the towers of all machines, as in TensorBoard."""
+    """Return the names of the towers of all machines, as shown in TensorBoard."""
     if team.alone:
         return list(names)
     return [
-        f"worker_{i}_{name}"
-        for i, joined in enumerate(team.all_gather_text(",".join(names)))
-        for name in joined.split(",")
+        f"worker_{i}_{name}" for i, text in enumerate(team.all_gather_text(",".join(names))) for name in text.split(",")
     ]
 
 
 def join(cluster: Cluster, peers: Peers, towers: Sequence[Tower]) -> Team:
-    """Connect to the other workers, which have met. TensorFlow's devices cannot be changed afterwards."""
+    """Connect to the other workers and start monitoring them. TensorFlow's devices cannot be changed afterwards."""
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(cluster.hosts),
         task_type="worker",
         task_id=cluster.index,
-        # Without it, tf.distribute would sum on the CPU of each machine.
+        # By default, tf.distribute would sum gradients on the CPU of each machine.
         num_accelerators={"GPU": sum("GPU" in tower.device for tower in towers)},
         rpc_layer="grpc",
     )
-    # TensorFlow's NCCL refuses several logical devices of one GPU.
+    # TensorFlow cannot use NCCL with several logical devices on one GPU.
     implementations = tf.distribute.experimental.CommunicationImplementation
     parts_of_gpu = any(tower.virtual for tower in towers)
     options = tf.distribute.experimental.CommunicationOptions(
@@ -132,8 +138,8 @@ def join(cluster: Cluster, peers: Peers, towers: Sequence[Tower]) -> Team:
 
 
 def connect(cluster: Cluster, peers: Peers) -> Any:
-    """Wait until all workers and parameter servers run. Return a coordinator connected to them."""
-    # TensorFlow prints several lines for each lost worker; `peers` prints one.
+    """Wait until all workers and parameter servers are running, and return a coordinator connected to them."""
+    # TensorFlow logs several lines about each lost worker. They are hidden, because `peers` reports it in one line.
     logging.getLogger("tensorflow").setLevel(logging.CRITICAL)
     while peers.missing:
         time.sleep(0.1)
@@ -141,7 +147,7 @@ def connect(cluster: Cluster, peers: Peers) -> Any:
         tf.train.ClusterSpec(cluster.hosts), task_type=CHIEF, task_id=0, rpc_layer="grpc"
     )
 
-    # When a thread of the coordinator fails, the results of its worker never arrive: fetching one would not return.
+    # If a thread of the coordinator fails, waiting for the results of its worker would never end.
     def end(failure: threading.ExceptHookArgs) -> None:
         peers.exit_after_error(failure.exc_value or failure.exc_type())
         threading.__excepthook__(failure)

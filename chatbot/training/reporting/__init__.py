@@ -1,1 +1,1 @@
-"""The output of a run while it trains: the terminal, metrics.jsonl and TensorBoard."""
+"""Reports the progress of a training run in the terminal, metrics.jsonl, TensorBoard and wandb."""

@@ -1,4 +1,4 @@
-"""What a run says while it trains and at its end: on the terminal, in metrics.jsonl, to TensorBoard and to wandb."""
+"""Reports the progress and the results of a training run in the terminal, metrics.jsonl, TensorBoard and wandb."""
 
 import os
 import time
@@ -11,17 +11,17 @@ from typing import Any
 import orjson
 from tqdm import tqdm
 
-from chatbot.attempts.checkpoint import better_last
+from chatbot.attempts.checkpoint import better_last_nats
 from chatbot.attempts.curves import draw, read_records
 from chatbot.attempts.files import METRICS
-from chatbot.attempts.settings import storable
+from chatbot.attempts.settings import stored_values
 from chatbot.commands import program
 from chatbot.config.attempts import CHECKPOINTS
 from chatbot.config.corpus import NONE
 from chatbot.config.learning import NATS
 from chatbot.config.run import WANDB
 from chatbot.config.training import Settings
-from chatbot.display import counted
+from chatbot.display import pluralize
 from chatbot.durable import write_file
 from chatbot.training.checkpoints.progress import value_text
 from chatbot.training.reporting.tensorboard import TensorBoard
@@ -40,56 +40,63 @@ from chatbot.training.result import INTERRUPTED
 from chatbot.training.run import Run
 from chatbot.training.validation import Validation
 
-# Seconds between two lines of metrics, on a terminal and elsewhere. They grow to a sixtieth of the time since the
-# start, up to MOST_BETWEEN.
-BETWEEN_ON_TERMINAL = 10.0
-BETWEEN = 60.0
-MOST_BETWEEN = 300.0
-SHARE = 1 / 60
-# Lines of metrics between two headers.
+# Seconds between two printed lines of metrics, on a terminal and elsewhere. In long runs, the interval is a fraction of
+# the elapsed time, but at most MAX_INTERVAL.
+TERMINAL_INTERVAL = 10.0
+INTERVAL = 60.0
+MAX_INTERVAL = 300.0
+INTERVAL_FRACTION = 1 / 60
+# The table of metrics repeats its header after this number of lines.
 HEADER_EVERY = 20
-# The bar of a run with a last step, and of one without.
+# Formats of the progress bar: the first if the number of the last step is known, otherwise the second.
 BAR = "{desc}  {bar}  {n_fmt}/{total_fmt}  {rate_fmt}{postfix}"
 BAR_WITHOUT_END = "{desc}  step {n_fmt}  {rate_fmt}{postfix}"
-# Of the client of Weights & Biases (https://docs.wandb.ai): without these variables in the environment, nothing leaves
-# this machine.
+# Default environment variables of the Weights & Biases client (https://docs.wandb.ai). With them, it sends no data.
 WANDB_DEFAULTS = {"WANDB_MODE": "offline", "WANDB_PROJECT": "chatbot", "WANDB_ERROR_REPORTING": "false"}
-# How a record becomes a line of metrics.jsonl.
+# orjson options for the lines of metrics.jsonl.
 LINE = orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY
 CURVES = "curves.png"
-# With fewer records, a curve shows nothing.
-FEWEST_RECORDS = 20
+# Minimum number of records for drawing curves.
+MIN_RECORDS = 20
 
 
 class Reporter:
-    """Passes what happens in a run to the terminal, and on the chief to metrics.jsonl, TensorBoard and wandb.
+    """Reports the progress of a run in the terminal, metrics.jsonl, TensorBoard and wandb.
 
-    Metrics and validations are lines on standard output, the bar and warnings are on standard error. There is no bar
-    where that is no terminal, or TERM is "dumb". With --quiet, and on all machines but the chief, only warnings are
-    shown. A thread writes the files, in order. Training goes on when one cannot be written: a warning says so once, and
-    the next record is tried again.
+    Results are printed to standard output, and warnings to standard error. If standard error is a terminal, it also
+    shows a progress bar. With --quiet, only warnings are printed. If several machines train together, only the chief
+    writes files and prints results.
+
+    A background thread writes the files. If writing fails, a warning is printed once, and training continues.
     """
 
     def __init__(self, run: Run, towers: Sequence[str], now: Callable[[], float] = time.monotonic) -> None:
-        """towers: the names of the towers of all machines. now: the time in seconds."""
+        """Open the progress bar and the files.
+
+        Args:
+            run: The training run.
+            towers: The names of the towers of all machines.
+            now: Clock that returns the time in seconds.
+        """
         settings = run.settings.run
         step = run.progress.recorded_step
         last = run.calendar.last_step
         self._run = run
         self._now = now
         self._writer = ThreadPoolExecutor(1, "report")
-        self.stopped = ""  # the reason of the end of the run, in words
-        self._failing: set[str] = set()  # what could not be written at the last attempt
-        self._prints = run.team.chief and not settings.quiet
-        self._lines, self._errors = line_stream(), error_stream()
-        self._since_line: list[dict[str, Any]] = []  # the records since the last line of metrics
+        self.stopped = ""  # the reason why the run ended, for messages
+        self._failing: set[str] = set()  # names of the outputs whose last write failed
+        self._print_enabled = run.team.chief and not settings.quiet
+        self._lines = line_stream()
+        self._errors = error_stream()
+        self._since_line: list[dict[str, Any]] = []  # records since the last printed line of metrics
         self._started = self._last_line = now()
-        self._rows = 0  # lines of metrics so far
-        self._steps = 0  # of this process
-        self._first: tuple[float, int] | None = None  # the time of the first record, and the steps until then
-        with_bar = self._prints and self._errors.is_terminal and os.environ.get("TERM") != "dumb"
+        self._rows = 0  # number of printed lines of metrics
+        self._steps = 0  # number of steps since this process started
+        self._first: tuple[float, int] | None = None  # time and step count of the first record
+        with_bar = self._print_enabled and self._errors.is_terminal and os.environ.get("TERM") != "dumb"
         self._bar = tqdm(
-            desc="compiling",  # until the first record
+            desc="compiling",  # shown until the first record
             total=last,
             initial=run.progress.step,
             leave=False,
@@ -104,36 +111,42 @@ class Reporter:
         self._tensorboard: TensorBoard | None = None
         if run.team.chief:
             drop_after(self._metrics, step)
-            if settings.report_to == WANDB:  # it follows the files that TensorBoard opens
+            if settings.report_to == WANDB:  # wandb only uploads TensorBoard files that are opened after its start
                 try:
                     self._wandb = start_client(run.settings)
-                except Exception as error:  # the client may raise any
-                    self._print_warning(f"wandb cannot be started ({_reason(error)}); training goes on without it")
+                except Exception as error:  # wandb can raise any exception
+                    self._print_warning(f"wandb cannot be started ({_reason(error)}); training continues without it")
             if settings.report_to != NONE:
                 self._tensorboard = TensorBoard(settings.attempt, towers, step)
 
     def advance(self) -> None:
-        """Count a step."""
+        """Count a training step on the progress bar."""
         self._steps += 1
         self._bar.update(self._run.progress.step - self._bar.n)
 
     def record(self, record: dict[str, Any]) -> None:
-        """Write the metrics of a logged step, and show them if the last line is old enough."""
+        """Write the metrics of a step, and print a line of metrics if enough time has passed since the last one."""
         now = self._now()
-        self._first = self._first or (now, self._steps)  # the graphs are traced before it
+        self._first = self._first or (now, self._steps)  # earlier steps do not count, since they are slow
         self._since_line.append(record)
         self._bar.set_description_str(f"loss {record['loss']:.4f}", refresh=False)
         self._bar.set_postfix_str(self._time_left(), refresh=False)
-        least = BETWEEN_ON_TERMINAL if self._lines.is_terminal else BETWEEN
-        if not self._rows or now - self._last_line >= min(max(least, SHARE * (now - self._started)), MOST_BETWEEN):
+        min_interval = TERMINAL_INTERVAL if self._lines.is_terminal else INTERVAL
+        if not self._rows or now - self._last_line >= min(
+            max(min_interval, INTERVAL_FRACTION * (now - self._started)), MAX_INTERVAL
+        ):
             self._print_metrics()
         if self._run.team.chief:
             self._writer.submit(self._try, "metrics.jsonl", append_record, self._metrics, record)
-        self._chart(TensorBoard.record, record)
+        self._write_tensorboard(TensorBoard.record, record)
 
     def validation(self, validation: Validation, best: bool | None) -> None:
-        """Show and write a validation. best: whether it is the best so far; None if it does not count, and is not
-        written."""
+        """Print the result of a validation and write it to TensorBoard.
+
+        Args:
+            validation: The result.
+            best: Whether the result is the best so far. If None, the result is only printed.
+        """
         progress = self._run.progress
         data = self._run.data
         line = f"{progress.step:>{STEP},}  validation {validation.values[NATS]:.4f} nats per character"
@@ -141,7 +154,7 @@ class Reporter:
         if progress.best_by != NATS and value is not None:
             line += f", {value_text(value, progress.best_by)}"
         if best is None:
-            is_better = better_last(self._run.settings.run.directory) is not None
+            is_better = better_last_nats(self._run.settings.run.directory) is not None
             use = "chat uses this checkpoint" if is_better else "it does not count"
             line += f", at the end of --time-limit; {use}"
         elif best:
@@ -151,48 +164,51 @@ class Reporter:
         self._print(line)
         self._print_probe(validation.replies)
         if best is not None:
-            self._chart(TensorBoard.replies, data.questions, validation.replies, progress.step)
+            self._write_tensorboard(TensorBoard.replies, data.questions, validation.replies, progress.step)
             if validation.warning:
                 self.warn(validation.warning)
 
     def replies(self, replies: Sequence[str]) -> None:
-        """Show and write the replies to `Data.questions` where nothing is validated."""
+        """Print the replies to the sample questions and write them to TensorBoard.
+
+        This is used only in runs without validation.
+        """
         step = self._run.progress.step
         self._print(f"step {step:,}: replies")
         self._print_probe(replies)
-        self._chart(TensorBoard.replies, self._run.data.questions, replies, step)
+        self._write_tensorboard(TensorBoard.replies, self._run.data.questions, replies, step)
 
     def warn(self, text: str) -> None:
-        """Show and write a warning, without a full stop at its end."""
+        """Print a warning and write it to TensorBoard. The text must not end with a full stop."""
         self._print_warning(text)
-        self._chart(TensorBoard.warning, text, self._run.progress.step)
+        self._write_tensorboard(TensorBoard.warning, text, self._run.progress.step)
 
-    def went_back(self) -> None:
-        """Begin again at the step of the run, which is earlier than the last record's, after which nothing counts."""
+    def rewind(self) -> None:
+        """Drop the records of later steps, after training has returned to an earlier checkpoint."""
         step = self._run.progress.recorded_step
         self._since_line = []
         self._bar.update(self._run.progress.step - self._bar.n)
         if self._run.team.chief:
             self._writer.submit(self._try, "metrics.jsonl", drop_after, self._metrics, step)
-        self._chart(TensorBoard.begin_after, step)
+        self._write_tensorboard(TensorBoard.begin_after, step)
 
     def flush(self) -> None:
-        """Wait until all that was passed on is written."""
+        """Wait until all pending records are written."""
         self._writer.submit(int).result()
 
     def close(self) -> None:
-        """Show the metrics since the last line, remove the bar, and close the files when all is written."""
+        """Print the remaining metrics, remove the progress bar and close the files."""
         if self._since_line:
             self._print_metrics()
         self._bar.close()
-        self._chart(TensorBoard.close)
+        self._write_tensorboard(TensorBoard.close)
         if self._wandb:
             self._writer.submit(self._try, "wandb", self._wandb.finish, 0 if self.stopped else 1)
         self._writer.shutdown()
 
     def _print(self, line: str) -> None:
-        """Print a line above the bar."""
-        if self._prints:
+        """Print a line above the progress bar."""
+        if self._print_enabled:
             tqdm.write(line, file=self._lines)
             self._lines.flush()
 
@@ -203,59 +219,59 @@ class Reporter:
     def _print_metrics(self) -> None:
         if self._rows % HEADER_EVERY == 0:
             self._print(HEADER)
-        # A terminal with a bar shows the time left there.
+        # If there is a progress bar, it already shows the time left.
         self._print(metrics_line(self._since_line, self._time_left() if self._bar.disable else ""))
         self._rows += 1
         self._last_line = self._now()
         self._since_line = []
 
     def _time_left(self) -> str:
-        """Return the time left, by the mean time of the steps of this process; "" before two records."""
+        """Estimate the time left from the mean time per step; "" before the second record."""
         if self._first is None or self._steps == self._first[1]:
             return ""
-        began, before = self._first
-        return time_left(self._run, (self._now() - began) / (self._steps - before))
+        first_time, first_steps = self._first
+        return time_left(self._run, (self._now() - first_time) / (self._steps - first_steps))
 
     def _print_probe(self, replies: Sequence[str]) -> None:
-        """Print the questions of --probe. replies: to `Data.questions`, of which they are the last ones."""
+        """Print the replies to the --probe questions, which are the last replies in the list."""
         data = self._run.data
         for sample, reply in zip(data.probe, replies[len(data.samples) :], strict=True):
             self._print(question_line(sample.question, reply))
 
-    def _chart(self, write: Callable[..., None], *arguments: Any) -> None:
-        """Write to TensorBoard if the run has it. write: a method of `TensorBoard`."""
+    def _write_tensorboard(self, write: Callable[..., None], *arguments: Any) -> None:
+        """Queue a call to a method of `TensorBoard`, if TensorBoard is enabled."""
         if self._tensorboard:
             self._writer.submit(self._try, "TensorBoard", write, self._tensorboard, *arguments)
 
     def _try(self, name: str, write: Callable[..., object], *arguments: Any) -> None:
-        """Write; if that fails, warn once until it works again."""
+        """Call a function that writes to an output. If it fails repeatedly, only the first failure causes a warning."""
         try:
             write(*arguments)
-        except Exception as error:  # wandb may raise any
+        except Exception as error:  # wandb can raise any exception
             if name not in self._failing:
                 self._failing.add(name)
-                again = "training goes on, and writing is tried again"
-                self._print_warning(f"{name} cannot be written ({_reason(error)}); {again}")
+                retry = "training continues, and writing is retried"
+                self._print_warning(f"{name} cannot be written ({_reason(error)}); {retry}")
         else:
             self._failing.discard(name)
 
 
 def _reason(error: Exception) -> str:
-    """Return the first line of a message."""
+    """Return the first line of an error message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:150]
 
 
 def append_record(path: Path, record: dict[str, Any]) -> None:
-    """Append a record to metrics.jsonl as a line of JSON, in which NaN and infinity are null.
+    """Append a record to metrics.jsonl as a line of JSON. NaN and infinity become null.
 
-    Raises OSError; the file then ends with a complete line, unless it is gone.
+    If writing fails, the partial line is removed, and OSError is raised.
     """
     line = orjson.dumps(record, option=LINE)
     with path.open("ab", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         try:
             written = file.write(line)
-            if written < len(line):  # the disk became full
+            if written < len(line):  # the disk is full, and writing the rest raises OSError
                 file.write(line[written:])
         except OSError:
             with suppress(OSError):
@@ -264,42 +280,49 @@ def append_record(path: Path, record: dict[str, Any]) -> None:
 
 
 def drop_after(path: Path, step: int) -> None:
-    """Keep the records of metrics.jsonl up to this step: a killed run repeats the steps since its checkpoint."""
+    """Remove the records of later steps from metrics.jsonl, because a resumed run repeats these steps."""
     if path.exists():
-        kept = (record for record in read_records(path) if record["step"] <= step)
-        write_file(path, b"".join(orjson.dumps(record, option=LINE) for record in kept))
+        earlier = (record for record in read_records(path) if record["step"] <= step)
+        write_file(path, b"".join(orjson.dumps(record, option=LINE) for record in earlier))
 
 
 def start_client(settings: Settings) -> Any:
-    """Start a run of wandb for this start of the attempt. It follows the event files that are opened later."""
+    """Start a wandb run, which uploads the content of all TensorBoard files that are opened later."""
     for name, value in WANDB_DEFAULTS.items():
         os.environ.setdefault(name, value)
     import wandb
 
     attempt = settings.run.attempt
-    # The progress bar is no log.
+    # wandb does not record the console output, because this includes the progress bar.
     quiet = wandb.Settings(silent=True, console="off", disable_git=True, disable_code=True)
-    return wandb.init(name=attempt, group=attempt, config=storable(settings), sync_tensorboard=True, settings=quiet)
+    return wandb.init(
+        name=attempt, group=attempt, config=stored_values(settings), sync_tensorboard=True, settings=quiet
+    )
 
 
 def conclude(run: Run, stop: str, first_step: int, seconds: float, replies: Sequence[str]) -> None:
-    """Print why the run ended, on the chief also replies, a summary and the next command. Draws curves.png.
+    """Print why the run ended. On the chief, also draw curves.png and print sample replies and a summary.
 
-    replies: to the samples and to the questions of --probe; none after an interrupt.
+    Args:
+        run: The training run.
+        stop: The reason why the run ended.
+        first_step: The step at which this process started.
+        seconds: The duration of training in this process.
+        replies: The replies to the sample and --probe questions; empty after an interrupt.
     """
     attempt = run.settings.run.attempt
     progress = run.progress
     stopped = f"Stopped at step {progress.step:,}: {stop}."
     if not run.team.chief or not progress.step:
-        print(stopped if progress.step else f"{stopped} Nothing was saved; the same command begins again.")
+        print(stopped if progress.step else f"{stopped} Nothing was saved; the same command starts again.")
         return
     lines = [stopped]
     if replies:
         pairs = zip(run.data.questions, replies, strict=True)
         lines += ["Sample replies:", *(question_line(sample.question, reply) for sample, reply in pairs)]
-    lines.append(f"Time: {duration(seconds)} for {counted(max(0, progress.step - first_step), 'step')}")
+    lines.append(f"Time: {duration(seconds)} for {pluralize(max(0, progress.step - first_step), 'step')}")
     lines.append(f"Best: {_best(run)}")
-    if _drawn(run):
+    if _draw_curves(run):
         lines.append(f"Picture: {CHECKPOINTS / attempt / CURVES}")
     if run.settings.run.report_to != NONE:
         lines.append(f"Curves: tensorboard --logdir tensorboard/{attempt}")
@@ -310,24 +333,24 @@ def conclude(run: Run, stop: str, first_step: int, seconds: float, replies: Sequ
 
 
 def _best(run: Run) -> str:
-    """Return which checkpoint is the best, and where it is."""
+    """Describe the best checkpoint by its value, step and folder."""
     progress = run.progress
     folder = CHECKPOINTS / run.settings.run.attempt
-    if (at_end := better_last(run.settings.run.directory)) is not None:
+    if (at_end := better_last_nats(run.settings.run.directory)) is not None:
         return f"{value_text(at_end, NATS)} at step {progress.step:,}, the last, in {folder}"
     if progress.best_value is None:
         return f"the last checkpoint, of step {progress.step:,}, in {folder}"
     return f"{value_text(progress.best_value, progress.best_by)} at step {progress.best_step:,}, in {folder}"
 
 
-def _drawn(run: Run) -> bool:
-    """Draw the learning curves. A failure is a warning: the run is saved."""
+def _draw_curves(run: Run) -> bool:
+    """Draw the learning curves and return whether this succeeded. Failures only cause a warning."""
     directory = run.settings.run.directory
     try:
         records = read_records(directory / METRICS)
-        if len(records) >= FEWEST_RECORDS:
+        if len(records) >= MIN_RECORDS:
             draw([(run.settings.run.attempt, records)], directory / CURVES)
             return True
-    except Exception as error:  # of a drawing library: fonts, files, memory
+    except Exception as error:  # Matplotlib can raise any exception
         error_stream().write(f"Warning: {CURVES} cannot be drawn ({_reason(error)}).\n")
     return False

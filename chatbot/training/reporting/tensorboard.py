@@ -1,4 +1,4 @@
-"""TensorBoard: curves of the whole batch and of each tower, all charts of a run on one page, replies and warnings."""
+"""Writes metrics, replies and warnings for TensorBoard, and defines the layout of its charts."""
 
 import io
 import os
@@ -19,21 +19,20 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from chatbot.config.attempts import TENSORBOARD
 from chatbot.evaluation.measures import Sample
 
-# TensorBoard's run for the values of the whole batch.
+# The TensorBoard run that contains the metrics of the whole batch.
 ALL_TOWERS = "all"
-# The tags of a tower's run, and the keys of a record with a value of each tower.
+# Maps TensorBoard tags to metrics that have a value for each tower (replica of the model).
 LOSS = "loss"
 THROUGHPUT = "throughput/tower_target_tokens_per_s"
 SECONDS = "throughput/tower_seconds"
-OF_TOWERS = {LOSS: "tower_losses", THROUGHPUT: "tower_target_tokens_per_s", SECONDS: "tower_seconds"}
-# The pages of curves have a section for each prefix of tags.
+TOWER_KEYS = {LOSS: "tower_losses", THROUGHPUT: "tower_target_tokens_per_s", SECONDS: "tower_seconds"}
+# TensorBoard groups charts by the prefix of their tags.
 SECTIONS = {
     "optimisation": ("gradient_norm", "learning_rate", "skipped_updates"),
     "throughput": ("examples_per_s", "target_tokens_per_s", "input_wait", "padding", "tower_skew"),
 }
 TAGS = {name: f"{section}/{name}" for section, names in SECTIONS.items() for name in names}
-# The Custom Scalars page: the title of each chart, and the tags of its curves as regular expressions that TensorBoard
-# matches from the start of a tag. Every run with such a tag has a curve: the whole batch, each tower, or all.
+# The charts on the Custom Scalars page: titles and regular expressions. A chart shows all tags that start with a match.
 RUN_CHARTS = {
     "Loss: the whole batch and every tower": ["loss$"],
     "Validation: nats per character": ["validation/nats_per_character$", "best/nats_per_character$"],
@@ -44,7 +43,7 @@ RUN_CHARTS = {
     "Learning rate": ["optimisation/learning_rate$"],
     "Gradient norm before clipping": ["optimisation/gradient_norm$"],
     "Skipped updates": ["optimisation/skipped_updates$"],
-    "Seconds that every GPU takes for its share": [f"{SECONDS}$"],  # of several GPUs, and else empty
+    "Seconds that every GPU takes for its share": [f"{SECONDS}$"],  # empty with fewer than two GPUs
 }
 REPLY_CHARTS = {
     "Overlap with the references: BLEU and chrF": ["validation/(bleu|chrf)$"],
@@ -57,13 +56,21 @@ REPLY_CHARTS = {
 
 
 class TensorBoard:
-    """Writes the files of TensorBoard: a run with the tag `loss` for each tower, and one for the whole batch.
+    """Writes TensorBoard event files.
 
-    A tower's file is open only while it is written: many systems allow a process no more than 1,024 open files.
+    Each tower (replica of the model) is a separate TensorBoard run with its own metrics. Another TensorBoard run has
+    the metrics of the whole batch. The files of towers are closed after each write, because many systems limit a
+    process to 1,024 open files.
     """
 
     def __init__(self, attempt: str, towers: Sequence[str], step: int) -> None:
-        """Begin new files after this step. towers: their names."""
+        """Create the event files.
+
+        Args:
+            attempt: The name of the attempt.
+            towers: The names of the towers, each of which becomes a TensorBoard run.
+            step: The step from which the run continues. TensorBoard discards events of later steps in older files.
+        """
         folder = TENSORBOARD / attempt
         self._writer = tf.summary.create_file_writer(str(folder / ALL_TOWERS))
         with self._writer.as_default():
@@ -76,10 +83,10 @@ class TensorBoard:
         self.begin_after(step)
 
     def begin_after(self, step: int) -> None:
-        """Let readers forget what this and earlier files have of later steps, as after a killed run."""
+        """Make TensorBoard discard existing events of later steps, because a resumed run repeats these steps."""
         log = SessionLog(status=SessionLog.START)
         event = Event(wall_time=time.time(), step=step + 1, session_log=log)
-        # tf.summary.create_file_writer has no purge_step, which this event is.
+        # This event tells TensorBoard to discard the events. TensorFlow's writer has no parameter for it.
         tf.raw_ops.ImportEvent(writer=self._writer._resource, event=event.SerializeToString())
         for file in self._files_of_towers:
             append_event(file, step=step + 1, session_log=log)
@@ -89,37 +96,37 @@ class TensorBoard:
         step = record["step"]
         for i, file in enumerate(self._files_of_towers):
             summary = Summary()
-            for tag, key in OF_TOWERS.items():
-                if key in record and record[key][i] is not None:  # the loss of a tower without tokens is
+            for tag, key in TOWER_KEYS.items():
+                if key in record and record[key][i] is not None:  # None if the tower's part of the batch was empty
                     summary.MergeFrom(scalar_pb(tag, record[key][i]))
             append_event(file, step=step, summary=summary)
         summary = Summary()
         for name, value in record.items():
-            if name != "step" and isinstance(value, int | float):  # not a list with a value of each tower
+            if name != "step" and isinstance(value, int | float):  # skips lists of values per tower
                 summary.MergeFrom(scalar_pb(TAGS.get(name, name.replace(".", "/")), value))
         with self._writer.as_default():
             tf.summary.experimental.write_raw_pb(summary.SerializeToString(), step)
         self._writer.flush()
 
     def replies(self, samples: Sequence[Sample], replies: Sequence[str], step: int) -> None:
-        """Write a table of questions with their replies for the Text page."""
+        """Write a table of questions, replies and references to the Text page."""
         rows = [(sample.question, reply, sample.answer) for sample, reply in zip(samples, replies, strict=True)]
         with self._writer.as_default():
             tf.summary.text("replies", table([("question", "reply", "reference"), ("---",) * 3, *rows]), step)
 
     def warning(self, text: str, step: int) -> None:
-        """Write a warning for the Text page."""
+        """Write a warning to the Text page."""
         with self._writer.as_default():
             tf.summary.text("warnings", text, step)
         self._writer.flush()
 
     def close(self) -> None:
-        """Write what is left, and close the file of the whole batch."""
+        """Flush and close the file of the whole batch."""
         self._writer.close()
 
 
 def append_event(file: Path, **content: Any) -> None:
-    """Append an event to a file at once, so that TensorBoard never reads a part of it. content: fields of the event."""
+    """Append an event to a file with a single write, so that TensorBoard never reads an incomplete event."""
     event = io.BytesIO()
     RecordWriter(event).write(Event(wall_time=time.time(), **content).SerializeToString())
     with file.open("ab", buffering=0) as appended:
@@ -127,12 +134,12 @@ def append_event(file: Path, **content: Any) -> None:
 
 
 def table(rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
+    """Format rows of cells as a Markdown table."""
     return "\n".join(" | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in row) for row in rows)
 
 
 def charts() -> Any:
-    """Return the summary that holds the charts of the Custom Scalars page."""
+    """Return the summary that defines the chart layout of the Custom Scalars page."""
     pages = {"Run": RUN_CHARTS, "Validation: measures of replies": REPLY_CHARTS}
     categories = [
         layout_pb2.Category(

@@ -1,4 +1,4 @@
-"""A stand-in for Telegram's Bot API on loopback: its methods that a bot calls, with its limits."""
+"""A stand-in for Telegram's Bot API on the loopback, with the methods that the bot calls and their limits."""
 
 import asyncio
 import contextlib
@@ -17,11 +17,11 @@ from tests.chat.server.running import running
 TOKEN = "110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw"
 BOT = {"id": 110201543, "is_bot": True, "first_name": "Talk", "username": "TalkBot"}
 USER = {"id": 7, "is_bot": False, "first_name": "Ann"}
-LONGEST_POLL = 0.5  # seconds; Telegram waits as long as the bot asks it to
+MAX_POLL = 0.5  # seconds; Telegram waits as long as the bot asks it to
 
 
 class StandIn:
-    """Answers one bot. failures: (method, HTTP status, parameters) that the next calls of a method get."""
+    """Answers one bot. failures: (method, HTTP status, parameters) for the next calls of a method."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, dict[str, Any]]] = []
@@ -31,7 +31,7 @@ class StandIn:
         self.url = ""
 
     def write(self, text: str | None, chat: int = 1, **fields: Any) -> None:
-        """A user writes a message. A name such as @TalkBot or a command becomes an entity, as in Telegram's clients."""
+        """Send a message of a user. Names such as @TalkBot and commands become entities, as in Telegram's clients."""
         kind = "private" if chat > 0 else "supergroup"
         with self._changed:
             number = len(self._updates) + 1
@@ -43,7 +43,7 @@ class StandIn:
             self._changed.notify_all()
 
     def sent(self, number: int, method: str = "sendMessage", timeout: float = 240) -> list[dict[str, Any]]:
-        """The parameters of the calls of a method, when there are this many of them."""
+        """Wait for a number of calls of a method, and return their parameters."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self._of(method)) >= number, timeout), self.calls
             return self._of(method)
@@ -52,7 +52,7 @@ class StandIn:
         return [parameters for name, parameters in self.calls if name == method]
 
     def called(self, token: str, method: str, parameters: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """The status and the body of the response to a call."""
+        """Return the status and the body of the response to a call."""
         if token != TOKEN:
             return 401, error(401, "Unauthorized")
         with self._changed:
@@ -64,7 +64,7 @@ class StandIn:
                     return failure[1], error(failure[1], "a failure of the test", **failure[2])
             if method == "getUpdates":
                 first = int(parameters.get("offset", 0))
-                waits = min(LONGEST_POLL, float(parameters.get("timeout", 0)))
+                waits = min(MAX_POLL, float(parameters.get("timeout", 0)))
                 self._changed.wait_for(lambda: len(self._updates) >= max(1, first), waits)
                 return 200, {"ok": True, "result": [u for u in self._updates if u["update_id"] >= first]}
         if method == "getMe":
@@ -92,7 +92,7 @@ def error(code: int, description: str, **parameters: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def stand_in() -> Iterator[StandIn]:
-    """A stand-in that serves one bot."""
+    """Serve one bot during the block."""
     api, app = StandIn(), FastAPI()
 
     @app.post("/bot{token}/{method}")

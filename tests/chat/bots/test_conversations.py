@@ -19,7 +19,7 @@ from chatbot.inference.request import Message, Piece, Question, Usage
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 from tests.chat.server.fake_models import FakeEngine, nothing
 
-TOO_MANY = r"Too many messages; wait (29|30) seconds\. .*请等 \1 秒。"
+TOO_MANY = r"Too many messages; please wait (29|30) seconds\. .*请等 \1 秒。"
 
 
 def echo(question: Question) -> Iterator[Message]:
@@ -30,13 +30,13 @@ def echo(question: Question) -> Iterator[Message]:
 
 
 def conversations(engine: FakeEngine | None = None, turns: int = 2, **settings: Any) -> Conversations:
-    """The conversations of a bot with these settings, by default with an echo."""
+    """Return the conversations of a bot with these settings, by default with an echo."""
     submit = (engine or FakeEngine(echo)).submit
     return Conversations(submit, compose(BotSettings, token_file="token", **settings), "talk", 9000, turns)
 
 
 def talk(bot: Conversations, *messages: tuple[str, str]) -> list[str]:
-    """The replies to messages, (conversation, text), one after another."""
+    """Return the replies to messages (conversation, text), sent one after another."""
 
     async def all_replies() -> list[str]:
         return [await bot.answer(*message) for message in messages]
@@ -53,26 +53,27 @@ def talk(bot: Conversations, *messages: tuple[str, str]) -> list[str]:
     ],
 )
 def test_each_conversation_has_its_last_turns(turns: int, replies: list[str]) -> None:
-    """Others are forgotten, but for the last reply."""
+    """Earlier turns are forgotten, except the last reply."""
     bot = conversations(engine := FakeEngine(echo), turns)
     assert talk(bot, ("a", "1"), ("b", "x"), ("a", "2"), ("a", "3"), ("b", "y")) == replies
     assert [question.last_reply for question in engine.questions] == ["", "", replies[0], replies[2], "x"]
-    assert len(bot._chats["a"].conversation.exchanges) <= turns + 1
+    assert (chat := bot._chats.get("a")) is not None
+    assert len(chat.conversation.exchanges) <= turns + 1
 
 
 def test_commands_reset_and_explain() -> None:
     bot = conversations()
     replies = talk(bot, ("a", "1"), ("a", " /Reset now"), ("a", "2"), ("a", "/start"), ("a", "/help"), ("a", "/other"))
     assert replies[1:3] == [module.RESET, "2"]
-    assert replies[3] == replies[4] == module.help_of(9000)
+    assert replies[3] == replies[4] == module.help_text(9000)
     assert "9,000 question-answer pairs." in replies[3]
     assert "用 9,000 个问答对训练" in replies[3]
-    assert "on question-answer pairs." in module.help_of(None)
+    assert "on question-answer pairs." in module.help_text(None)
     assert replies[5] == "2/2//other"  # a text like any other
 
 
-def test_a_rating_is_kept_once_and_corrected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the turns before, but no bad reply among them, and the question that a looked-up reply was written to."""
+def test_rating_is_recorded_once_and_corrected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The record has the history without bad replies, and the question to which a looked-up reply was written."""
 
     def looked_up(question: Question) -> list[Message]:
         return [Piece(0, f"re {question.text}", finish_reason="stop", origin=Origin("您好")), Usage(1, 1)]
@@ -96,7 +97,7 @@ def test_a_rating_is_kept_once_and_corrected(tmp_path: Path, capsys: pytest.Capt
     ]
     assert records == [{**record, "time": given["time"]} for record, given in zip(expected, records, strict=True)]
     bot = conversations(ratings=str(file / "ratings.jsonl"))
-    assert talk(bot, ("a", "1"), ("a", "/good"))[1] == module.NOT_KEPT
+    assert talk(bot, ("a", "1"), ("a", "/good"))[1] == module.NOT_SAVED
     assert capsys.readouterr().err.startswith("error: ")
 
 
@@ -118,7 +119,7 @@ def test_conversations_over_a_limit_are_forgotten(settings: dict[str, Any]) -> N
     assert len(bot._chats) <= 2
 
 
-def test_messages_of_a_conversation_are_answered_in_turn_and_others_meanwhile() -> None:
+def test_messages_of_a_conversation_are_answered_in_order() -> None:
     engine = FakeEngine(nothing)
 
     async def session() -> list[str]:
@@ -135,8 +136,8 @@ def test_messages_of_a_conversation_are_answered_in_turn_and_others_meanwhile() 
     assert asyncio.run(session()) == ["reply to 1", "reply to 2", "reply to 3"]
 
 
-def test_rate_limit_of_a_conversation_outlives_it_and_those_of_others() -> None:
-    """Neither a conversation that was forgotten nor many others make room for more messages. A notice is given once."""
+def test_rate_limit_outlives_its_conversation() -> None:
+    """Forgotten conversations and many others do not reset the limit. The notice is given once."""
 
     async def session() -> None:
         bot = conversations(conversations=1, messages_per_minute=2)
@@ -158,7 +159,7 @@ def refusal_of(engine: FakeEngine, **settings: Any) -> str:
     return str(caught.value)
 
 
-def test_errors_of_the_engine_are_refusals_and_reported_without_the_text(capsys: pytest.CaptureFixture[str]) -> None:
+def test_engine_errors_are_reported_without_the_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert refusal_of(FakeEngine(most=0)) == module.BUSY
     failing = FakeEngine(lambda question: [Piece(0, "half a re"), ValueError(question.text)])
     assert refusal_of(failing) == module.FAILED

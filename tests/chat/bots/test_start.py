@@ -2,7 +2,6 @@
 
 import importlib.util
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
@@ -10,21 +9,18 @@ from chatbot import commands
 from chatbot.attempts.files import CONFIG
 from chatbot.chat import loading
 from chatbot.chat.bots import start as bots
-from chatbot.chat.loading import LoadedModel, ModelCard
-from chatbot.config.chat import TELEGRAM
 from chatbot.errors import UserError
 from tests.chat.bots.telegram_stand_in import TOKEN, stand_in
 from tests.chat.bots.test_conversations import echo
-from tests.chat.server.fake_models import FakeEngine
+from tests.chat.server.fake_models import FakeEngine, served
 from tests.chat.server.running import run_until_sigterm
 
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeEngine:
-    """The engine of the attempt in `tmp_path`, an echo."""
-    engine, card = FakeEngine(echo), ModelCard("talk", 0, ("pairs.tsv",))
-    loaded = LoadedModel(tmp_path, card, 2, cast(Any, None), cast(Any, engine))
-    monkeypatch.setattr(loading, "load_model", lambda *_, **__: loaded)
+    """Return the engine of the attempt in `tmp_path`, an echo."""
+    engine = FakeEngine(echo)
+    monkeypatch.setattr(loading, "load_model", lambda *_, **__: served(engine))
     (tmp_path / CONFIG).touch()
     return engine
 
@@ -52,11 +48,11 @@ def test_telegram_answers_until_sigterm(tmp_path: Path, engine: FakeEngine, caps
 @pytest.mark.parametrize(
     ("content", "error"),
     [
-        (b" \n", "the file is empty; one line"),
-        (b"short", "no token of Telegram"),
-        (f"{TOKEN}\nb".encode(), "no token of Telegram"),
-        (TOKEN.encode() + b"\xff", "no token of Telegram"),
-        (TOKEN.encode() + b" " * 1000, "no token of Telegram"),
+        (b" \n", "the file is empty; write the token"),
+        (b"short", "does not contain a Telegram token"),
+        (f"{TOKEN}\nb".encode(), "does not contain a Telegram token"),
+        (TOKEN.encode() + b"\xff", "does not contain a Telegram token"),
+        (TOKEN.encode() + b" " * 1000, "does not contain a Telegram token"),
         (None, "No such"),
     ],
 )
@@ -70,7 +66,7 @@ def test_unusable_tokens_are_refused_without_showing_them(tmp_path: Path, conten
     assert not content or not content.strip() or content.decode("utf-8", "replace").strip() not in str(caught.value)
     file.write_bytes(b"\xef\xbb\xbf " + TOKEN.encode() + b" \r\n")
     assert bots.read_token(str(file)) == TOKEN
-    with pytest.raises(UserError, match="Is a directory; give a file"):
+    with pytest.raises(UserError, match="Is a directory; the file must contain the token"):
         bots.read_token(str(tmp_path))
 
 
@@ -78,10 +74,3 @@ def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="python-telegram-bot is not installed; run `make serve`"):
         commands.run("bot telegram", ["--token-file", "token"])
-
-
-def test_flags() -> None:
-    settings = TELEGRAM.parse(["--token-file", "f", "--attempt", "weibo", "--beam-size", "3"])
-    assert (settings.attempt, settings.decoding.beam_size) == ("weibo", 3)
-    with pytest.raises(UserError, match="give one of the two"):
-        TELEGRAM.parse(["--token-file", "f", "--attempt", "a", "--export", "b"])

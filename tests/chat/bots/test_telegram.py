@@ -1,4 +1,4 @@
-"""The Telegram bot against a stand-in of its API on loopback."""
+"""The Telegram bot against a stand-in of its API on the loopback."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from telegram.ext import CallbackContext
 
 from chatbot.chat.bots import telegram_bot
 from chatbot.chat.bots.conversations import Answer, RefusedError
-from chatbot.chat.bots.telegram_bot import ONLY_TEXT, application_of, run
+from chatbot.chat.bots.telegram_bot import ONLY_TEXT, build_application, run
 from chatbot.errors import UserError
 from tests.chat.bots.telegram_stand_in import BOT, TOKEN, USER, StandIn, stand_in
 
@@ -25,11 +25,11 @@ def api() -> Iterator[StandIn]:
 
 
 def serve(api: StandIn, answer: Answer, session: Callable[[], Any], token: str = TOKEN) -> Any:
-    """Run the bot while the session, which blocks, goes on in a thread. Return what it returns."""
+    """Run the bot while a blocking session runs in a thread. Return the result of the session."""
 
     async def both() -> Any:
         stop = asyncio.Event()
-        bot = asyncio.create_task(run(application_of(answer, token, api.url + "/"), stop))
+        bot = asyncio.create_task(run(build_application(answer, token, api.url + "/"), stop))
         result = asyncio.create_task(asyncio.to_thread(session))
         await asyncio.wait({bot, result}, return_when=asyncio.FIRST_COMPLETED)
         stop.set()
@@ -44,7 +44,7 @@ async def repeat(conversation: str, text: str) -> str:
 
 
 def test_messages_of_a_chat(api: StandIn) -> None:
-    """Replies are plain text, and not too long; the reason of a refusal is a reply, unless it is empty."""
+    """Replies are plain text within Telegram's limit. The reason of a refusal is sent unless it is empty."""
 
     async def answer(conversation: str, text: str) -> str:
         if text in ("", "wait"):
@@ -103,7 +103,7 @@ def test_in_groups_only_messages_for_the_bot_are_answered(api: StandIn) -> None:
 def test_errors_of_the_network_are_retried(
     api: StandIn, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While polling, and for a reply; a message that Telegram refuses is not sent again. Replies keep their order."""
+    """This holds for polling and for sending. A refused message is not sent again, and replies keep their order."""
     waits: list[float] = []
     sleep = asyncio.sleep
 
@@ -130,7 +130,7 @@ def test_errors_of_the_network_are_retried(
     assert TOKEN not in printed
 
 
-def test_a_stop_lets_begun_replies_end(api: StandIn) -> None:
+def test_stop_finishes_running_replies(api: StandIn) -> None:
     begun = threading.Event()
 
     async def slow(conversation: str, text: str) -> str:
@@ -146,9 +146,9 @@ def test_a_stop_lets_begun_replies_end(api: StandIn) -> None:
     assert [message["text"] for message in api.sent(1, timeout=0)] == ["late"]
 
 
-def test_a_start_that_fails_is_one_line_without_the_token(api: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_start_is_one_line_without_the_token(api: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = TOKEN[:-1] + "x"
-    with pytest.raises(UserError, match="Telegram refuses this token") as caught:
+    with pytest.raises(UserError, match="Telegram rejected the token") as caught:
         serve(api, repeat, lambda: None, token=wrong)
     assert wrong not in f"{caught.value}{capsys.readouterr()}"
     api.failures.append(("getMe", 502, {}))
@@ -158,7 +158,7 @@ def test_a_start_that_fails_is_one_line_without_the_token(api: StandIn, capsys: 
 
 
 def test_reports_of_errors_do_not_show_the_token(capsys: pytest.CaptureFixture[str]) -> None:
-    bot = application_of(repeat, TOKEN, "http://127.0.0.1:1")
+    bot = build_application(repeat, TOKEN, "http://127.0.0.1:1")
     url = f"http://127.0.0.1:1/bot{TOKEN}/getMe http://127.0.0.1:1/bot{TOKEN.replace(':', '%3A')}/getMe"
     (report,) = bot.error_handlers
 

@@ -1,4 +1,4 @@
-"""What a user does with the page, and what the user sees."""
+"""A browser for tests: the actions of a user, and what the user sees."""
 
 import dataclasses
 import json
@@ -20,7 +20,7 @@ DESKTOP, PHONE, NARROW = (1280, 800), (390, 844), (320, 640)
 
 @dataclasses.dataclass(frozen=True)
 class Served:
-    """A running server. key_address: of one that needs a key."""
+    """A running server. key_address: the address of another one that needs a key."""
 
     address: str
     key_address: str
@@ -36,7 +36,7 @@ class Browser:
         self._expected: list[str] = []
 
     def open(self, address: str | None = None, size: tuple[int, int] = DESKTOP, **settings: Any) -> None:
-        """Show the page with an empty storage and these settings; address: None for the server without a key."""
+        """Open the page with an empty storage and these settings. address: None for the server without a key."""
         self.cdp("Emulation.setDeviceMetricsOverride", width=size[0], height=size[1], deviceScaleFactor=1, mobile=False)
         self.chromium.get(f"{address or self.served.address}/health")  # the same origin without the page
         self.chromium.execute_script("localStorage.clear(); sessionStorage.clear()")
@@ -46,12 +46,12 @@ class Browser:
         self.until(lambda: self.js("return document.querySelectorAll('#model option').length") or self.notice)
 
     def reload(self) -> None:
-        """Load the page again."""
+        """Reload the page."""
         self.chromium.refresh()
         self.until(lambda: self.js("return document.querySelectorAll('#model option').length > 0"))
 
     def js(self, script: str, *arguments: Any) -> Any:
-        """Run a script in the page, past its Content-Security-Policy."""
+        """Run a script in the page, bypassing its Content-Security-Policy."""
         return self.chromium.execute_script(script, *arguments)
 
     def cdp(self, command: str, **arguments: Any) -> Any:
@@ -59,24 +59,24 @@ class Browser:
         return self.chromium.execute_cdp_cmd(command, arguments)
 
     def one(self, selector: str) -> WebElement:
-        """The first element of a selector."""
+        """Return the first element that matches a selector."""
         return self.chromium.find_element(By.CSS_SELECTOR, selector)
 
     def all(self, selector: str) -> list[WebElement]:
-        """The elements of a selector."""
+        """Return the elements that match a selector."""
         return self.chromium.find_elements(By.CSS_SELECTOR, selector)
 
     def texts(self, selector: str) -> list[str]:
-        """The whole texts of the elements of a selector, shown or not."""
+        """Return the full texts of the elements that match a selector, visible or not."""
         return self.js("return [...document.querySelectorAll(arguments[0])].map(e => e.textContent)", selector)
 
     def click(self, selector: str) -> None:
-        """Click an element as soon as there is one."""
+        """Wait for an element and click it."""
         self.until(lambda: self.all(selector))
         self.one(selector).click()
 
     def press(self, *keys: str) -> None:
-        """Press keys where the focus is."""
+        """Press keys in the focused element."""
         webdriver.ActionChains(self.chromium).send_keys(*keys).perform()
 
     def press_with(self, modifier: str, key: str) -> None:
@@ -84,7 +84,7 @@ class Browser:
         webdriver.ActionChains(self.chromium).key_down(modifier).send_keys(key).key_up(modifier).perform()
 
     def write(self, text: str) -> None:
-        """Put a text into the message field, also one that no keyboard has."""
+        """Set the text of the message field, which can have characters that no keyboard has."""
         self.js(
             f"const m = document.getElementById('message'); m.value = {json.dumps(text)}; m.focus();"
             "m.dispatchEvent(new Event('input', {bubbles: true}))"
@@ -118,7 +118,7 @@ class Browser:
 
     @property
     def replies(self) -> list[str]:
-        """The replies of the conversation, also those that were not chosen."""
+        """The replies of the conversation, including alternatives that were not chosen."""
         return self.texts(".reply")
 
     @property
@@ -128,11 +128,11 @@ class Browser:
 
     @property
     def focused(self) -> str:
-        """The name of the element that has the focus for a screen reader, or its id."""
+        """The accessible name or the id of the focused element."""
         return self.js("const e = document.activeElement; return e.ariaLabel || e.innerText || e.id")
 
     def settings(self, **values: Any) -> None:
-        """Change the settings as its dialog does; it stays closed."""
+        """Change settings as the dialog does, without opening it."""
         for name, value in values.items():
             self.js(
                 "const f = document.getElementById('settings-form').elements[arguments[0]]; f.value = arguments[1];"
@@ -150,10 +150,10 @@ class Browser:
         )
 
     def expect_error(self, part: str) -> None:
-        """An error that the browser will report, since a request of the test fails."""
+        """Expect an error in the browser's log, because a request of the test fails."""
         self._expected.append(part)
 
     def errors(self) -> list[str]:
-        """What the browser has reported, such as exceptions and what the Content-Security-Policy forbids."""
+        """Return the unexpected errors in the browser's log, such as exceptions and violations of the policy."""
         messages = [entry["message"] for entry in self.chromium.get_log("browser")]
         return [message for message in messages if not any(part in message for part in self._expected)]

@@ -52,7 +52,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chr
 
 @pytest.fixture
 def browser(chromium: webdriver.Chrome, served: Served) -> Iterator[Browser]:
-    """The page as a new user sees it, in English. At the end, the browser must have reported no error."""
+    """Show the page to a new user, in English. At the end, check that the browser has reported no errors."""
     browser = Browser(chromium, served)
     browser.open()
     yield browser
@@ -61,7 +61,7 @@ def browser(chromium: webdriver.Chrome, served: Served) -> Iterator[Browser]:
 
 @pytest.fixture
 def bare(chromium: webdriver.Chrome, served: Served) -> Iterator[webdriver.Chrome]:
-    """A browser with a document of the server that has nothing of the page."""
+    """Show a document of the server without the page."""
     chromium.execute_cdp_cmd("Page.setBypassCSP", {"enabled": True})
     chromium.get(f"{served.address}/health")
     yield chromium

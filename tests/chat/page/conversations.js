@@ -1,6 +1,6 @@
 // A conversation in two tabs, and the browser's copy of it, for test_versions_in_any_order.py: what the page does with
 // the functions of conversation.js.
-const { addNode, conversationFrom, isAhead, merge, newConversation, showVersion, turnsOf, withoutEmpty } =
+const { addNode, parseConversation, isAhead, merge, newConversation, showVersion, turnsOf, withoutEmpty } =
   await load("conversation.js");
 const textOf = (node) => node.question ?? node.answer.replies[0]?.text ?? "";
 const find = (tab, id) => tab.nodes.find((node) => node.id === id);
@@ -24,14 +24,14 @@ const actions = {
     find(tab, id).revision += 1;
   },
   save(tab) {
-    const there = conversationFrom(JSON.parse(kept));
+    const there = parseConversation(JSON.parse(kept));
     const more = there ? [isAhead(there, tab), isAhead(tab, there)] : [false, true];
     if (there) merge(tab, there);
     kept = JSON.stringify(tab);
     return more;
   },
 };
-actions.reload = (tab) => void (tabs[tabs.indexOf(tab)] = conversationFrom(JSON.parse(kept)));
+actions.reload = (tab) => void (tabs[tabs.indexOf(tab)] = parseConversation(JSON.parse(kept)));
 window.act = (name, tab, ...more) => actions[name](tabs[tab], ...more);
 window.begin = () => {
   const first = newConversation("m");

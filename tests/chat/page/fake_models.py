@@ -1,4 +1,4 @@
-"""Models whose replies are known, behind the real app."""
+"""Models with fixed replies behind the real app."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -6,10 +6,9 @@ from pathlib import Path
 
 from chatbot.chat.loading import LoadedModel, ModelCard
 from chatbot.chat.server.models import Models
-from chatbot.chat.server.request_bodies import Searches
 from chatbot.config.decoding import DecodingSettings
-from chatbot.inference.engine import BusyError
 from chatbot.inference.request import Message, Piece, Question, TokenLogProb, Usage
+from chatbot.inference.request_queue import BusyError
 from tests.chat.server.fake_models import Answer, FakeEngine, FakeResponder, fake_models, served
 
 CARDS = {
@@ -18,7 +17,7 @@ CARDS = {
     ),
     "chatterbot": ModelCard("chatterbot", 1_200, ("ChatterBot",), 529),
 }
-SEARCHES = Searches(DecodingSettings(), DecodingSettings(beam_size=3))
+RESPONDER = FakeResponder(DecodingSettings(), DecodingSettings(beam_size=3))
 TURNS = {"weibo": 2, "chatterbot": 0}
 REPLIES = {
     "weibo": {
@@ -34,14 +33,14 @@ REPLIES = {
     },
 }
 SLOW, EMPTY, BUSY = "slow", "empty", "busy"
-MOST_READ = 1000  # characters of a question
+MAX_READ = 1000  # characters of a question
 PIECE_SECONDS = 0.02
 
 
 def replies_of(name: str) -> Answer:
-    """Gives the replies of a table, in pieces of two characters, and to other questions the question itself.
+    """Reply from a table in pieces of two characters, and to other questions with the question itself.
 
-    SLOW has a reply without end, EMPTY an empty one, and for BUSY too many others wait.
+    SLOW has an endless reply, EMPTY an empty one, and BUSY raises BusyError.
     """
 
     def answer(question: Question) -> Iterator[Message]:
@@ -61,7 +60,7 @@ def replies_of(name: str) -> Answer:
                 part = text[start : start + 2]
                 yield Piece(number, part, (TokenLogProb(part, -0.5 - number / 4),))
             origin = FakeResponder().origin(question.text, text)
-            read = question.text[-MOST_READ:] if len(question.text) > MOST_READ else ""
+            read = question.text[-MAX_READ:] if len(question.text) > MAX_READ else ""
             yield Piece(number, "", finish_reason="stop", origin=origin, read=read)
         yield Usage(3, 3)
 
@@ -69,12 +68,12 @@ def replies_of(name: str) -> Answer:
 
 
 def fake_server(folder: Path, names: Sequence[str] = tuple(CARDS)) -> tuple[Models, dict[str, FakeEngine]]:
-    """Return the models of a server that the names name, and their engines."""
+    """Return the named models of a server, and their engines."""
     engines = {name: FakeEngine(replies_of(name), has_thread=True) for name in names}
 
     def open_model(directory: Path) -> LoadedModel:
         name = directory.name
-        return served(engines[name], turns=TURNS[name], searches=SEARCHES, directory=str(directory), card=CARDS[name])
+        return served(engines[name], turns=TURNS[name], responder=RESPONDER, directory=str(directory), card=CARDS[name])
 
     models = fake_models(engines, folder, 2**40, open_model)
     for name in names:  # in memory, so that no card is read from files

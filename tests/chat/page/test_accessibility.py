@@ -1,4 +1,4 @@
-"""What people with a keyboard, a screen reader, a small screen or weak eyes need of the page."""
+"""Accessibility of the page: keyboard, screen reader, small screens, contrast."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ SCROLLERS = "[document.documentElement, document.getElementById('scroll')]"
 
 
 def faults(browser: Browser) -> list[Any]:
-    """What is wrong with the page as it is shown now: its contrast and names, and the place of its header."""
+    """Return the faults of the page in its current state: contrast, names, and the position of the header."""
     left = ["the header"] if header_has_left(browser) else []
     return [*browser.js(f"{FAULTS} return [...lowContrast(), ...unnamed()]"), *left]
 
@@ -25,7 +25,7 @@ def header_has_left(browser: Browser) -> bool:
 
 
 def full_page(browser: Browser, **settings: Any) -> None:
-    """Show the page with everything that it can show beside a conversation."""
+    """Show the page with all its parts at once."""
     browser.open(n=2, **settings)
     browser.ask("今天天气真好")
     browser.click("[data-key^=good]")
@@ -68,7 +68,7 @@ def test_landmarks_and_order_of_the_focus(browser: Browser) -> None:
     for _ in range(20):
         browser.press(Keys.TAB)
         order.append(browser.focused)
-    wanted = ["Skip to the message", "New conversation", "你好", 'Rename "你好"', 'Delete "你好"', "Export"]
+    wanted = ["Skip to the message field", "New conversation", "你好", 'Rename "你好"', 'Delete "你好"', "Export"]
     assert order[: len(wanted)] == wanted
     places = [
         order.index(name) for name in ("Model", "Settings", "Messages", "Edit this question", "Copy", "Another reply")
@@ -113,10 +113,10 @@ ALT, CONTROL = 1, 2  # modifiers, as the DevTools protocol has them
         ("MacIntel", ALT | CONTROL, True, ""),
     ],
 )
-def test_keys_that_type_a_character_are_no_shortcuts(
+def test_keys_that_type_a_character_are_not_shortcuts(
     browser: Browser, platform: str, modifiers: int, acts: bool, typed: str
 ) -> None:
-    """On a Mac Option types characters, and elsewhere AltGr does. The page shows the keys that act."""
+    """Option on a Mac, and AltGr elsewhere, type characters. The page shows the shortcuts of the platform."""
     agent, is_mac = browser.js("return navigator.userAgent"), platform == "MacIntel"
     browser.cdp("Emulation.setUserAgentOverride", userAgent=agent, platform=platform)
     browser.reload()
@@ -146,7 +146,7 @@ def test_small_screens(browser: Browser) -> None:
     assert browser.js("return document.documentElement.scrollWidth") == NARROW[0]
     assert browser.js(f"{FAULTS} return misplaced()") == []
     browser.click("#menu-open")
-    assert browser.focused == "Close conversations"
+    assert browser.focused == "Hide conversations"
     browser.press(Keys.ESCAPE)
     assert browser.focused == "Show conversations"
     browser.until(lambda: not browser.one("#sidebar").is_displayed())
@@ -185,7 +185,7 @@ def test_language_and_theme_follow_the_system(browser: Browser) -> None:
 
 
 def test_no_other_script_runs(browser: Browser) -> None:
-    """A script that hostile text would bring into the page is refused by the Content-Security-Policy."""
+    """The Content-Security-Policy refuses scripts that hostile text could inject."""
     browser.expect_error("Content Security Policy")
     browser.expect_error("Trusted")
     done = "const s = document.createElement('script'); s.text = 'document.title = 1'; document.body.append(s);"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from chatbot.chat.server.page_routes import MOST_CHARACTERS
+from chatbot.chat.server.page_routes import MAX_TEXT_CHARACTERS
 from tests.chat.page.browser import PHONE, Browser
 from tests.chat.page.fake_models import BUSY, EMPTY, SLOW
 
@@ -31,7 +31,7 @@ def test_reply_is_streamed_and_kept(browser: Browser) -> None:
     assert browser.replies == ["你好呀，今天过得怎么样？"]
     assert browser.texts("#announcement") == ["你好呀，今天过得怎么样？"]  # for a screen reader, when it is complete
     browser.click("[data-key^=copy]")
-    browser.until(lambda: browser.texts("#announcement") == ["Copied."])
+    browser.until(lambda: browser.texts("#announcement") == ["Copied to the clipboard."])
     read = "navigator.clipboard.readText().then(arguments[0])"
     assert browser.chromium.execute_async_script(read) == "你好呀，今天过得怎么样？"
     browser.ask("今天天气真好")
@@ -82,19 +82,19 @@ def test_keys_of_the_message_field_and_of_editing(browser: Browser) -> None:
     assert browser.questions == ["one\ntwo", "new"]
 
 
-def test_message_that_is_too_long(browser: Browser) -> None:
+def test_message_too_long(browser: Browser) -> None:
     browser.open(size=PHONE)
-    browser.write("😀" * MOST_CHARACTERS)  # as many characters as the server counts
+    browser.write("😀" * MAX_TEXT_CHARACTERS)  # as many characters as the server counts
     assert browser.one("#send").is_enabled()
     browser.js("document.execCommand('insertText', false, 'more')")  # as pasting does
-    line = "This message has 20,004 characters, and the server takes at most 20,000. Shorten it to send it."
+    line = "This message has 20,004 characters, but the server accepts at most 20,000. Shorten the message to send it."
     assert browser.one("#hint").text == line
     assert browser.texts("#announcement") == [line]
     assert not browser.one("#send").is_enabled()
     browser.press(Keys.ENTER)
     assert browser.questions == []
     browser.ask("short")
-    assert browser.texts("#hint") == ["Enter sends, Shift+Enter begins a new line."]
+    assert browser.texts("#hint") == ["Press Enter to send, or Shift+Enter for a new line."]
 
 
 def test_n_best_replies_with_scores(browser: Browser) -> None:
@@ -149,7 +149,7 @@ def test_export_and_import(browser: Browser, tmp_path: Path) -> None:
     browser.open()
     browser.one("#import-file").send_keys(str(path))
     browser.until(lambda: browser.texts(".conversation-open") == ["你好"])
-    assert browser.texts("#announcement") == ["One conversation imported."]
+    assert browser.texts("#announcement") == ["Imported one conversation."]
     browser.click(".conversation-open")
     assert browser.replies == ["你好呀，今天过得怎么样？"]
     other = {**conversation["nodes"][1]["answer"], "model": "chatterbot"}
@@ -205,18 +205,18 @@ def test_long_conversation_is_cut_to_what_a_server_takes(browser: Browser) -> No
     assert browser.served.engines["weibo"].questions[-1].history == ("一" * 2000,) * 2
 
 
-def test_replies_that_are_not_as_usual_say_so(browser: Browser) -> None:
+def test_unusual_replies_are_explained(browser: Browser) -> None:
     browser.expect_error("429")
     browser.ask(EMPTY)
-    assert browser.texts(".state") == ["The model gave an empty reply."]
+    assert browser.texts(".state") == ["The model returned an empty reply."]
     browser.ask(f"{'长' * 1000}你好")
-    cut = f"The message is too long for this model. It read only: {'长' * 998}你好"
+    cut = f"The message is too long for this model, which read only: {'长' * 998}你好"
     browser.until(lambda: browser.texts(".state")[1:] == [cut])
     browser.reload()
     browser.click(".conversation-open")
     assert len(browser.texts(".state")) == 2
     browser.ask(BUSY)
-    assert browser.notice == "The server is busy. Retry in 1 s."
+    assert browser.notice == "The server is busy. Try again in 1 s."
     browser.ask("你好")
     assert browser.notice == ""
     assert browser.replies[-1] == "你好呀，今天过得怎么样？"
@@ -225,7 +225,7 @@ def test_replies_that_are_not_as_usual_say_so(browser: Browser) -> None:
         "window.fetch = async () => new Response(JSON.stringify({error}), {status: 429, headers: {'Retry-After': '9'}})"
     )
     browser.ask("你好")
-    assert browser.notice == "More requests than the server allows in a minute. Retry in 9 s."
+    assert browser.notice == "You have sent too many requests. Try again in 9 s."
     browser.cdp("Emulation.setDeviceMetricsOverride", width=320, height=640, deviceScaleFactor=1, mobile=False)
     retry, dismiss = browser.all("#notice button")
     assert retry.rect["y"] == dismiss.rect["y"]
@@ -237,8 +237,8 @@ def test_lost_network(browser: Browser) -> None:
     browser.cdp("Network.enable")
     browser.cdp("Network.emulateNetworkConditions", offline=True, **network)
     browser.ask("你好")
-    assert browser.notice.startswith("The server cannot be reached.")
-    assert browser.texts(".state") == ["The reply failed."]
+    assert browser.notice.startswith("Cannot reach the server.")
+    assert browser.texts(".state") == ["The reply could not be generated."]
     assert browser.one("[data-key^=retry]").get_attribute("title") == "Try again"
     assert browser.texts("#notice button") == ["Try again", "Dismiss"]
     browser.cdp("Network.emulateNetworkConditions", offline=False, **network)
@@ -248,7 +248,7 @@ def test_lost_network(browser: Browser) -> None:
     assert browser.texts(".versions > span") == []  # it took the place of the one that failed
 
 
-def test_model_that_the_server_no_longer_has(browser: Browser) -> None:
+def test_missing_model(browser: Browser) -> None:
     browser.expect_error("404")
     browser.ask("你好")
     browser.js(
@@ -259,15 +259,15 @@ def test_model_that_the_server_no_longer_has(browser: Browser) -> None:
     browser.click(".conversation-open")
     assert "gone (not on the server)" in browser.texts("#model option")
     browser.ask("again")
-    assert browser.texts(".state") == ["The reply failed."]
-    assert browser.notice == "The model gone is not on the server any more. Choose another."
+    assert browser.texts(".state") == ["The reply could not be generated."]
+    assert browser.notice == "The model gone is no longer available. Choose another model."
     browser.choose("weibo")
     browser.ask("你好")
     assert browser.replies[-1] == "你好呀，今天过得怎么样？"
 
 
-def test_storage_that_is_damaged_or_full(browser: Browser) -> None:
-    """Nodes without their parent, and circles of them, are left out, and so are values of another form."""
+def test_damaged_or_full_storage(browser: Browser) -> None:
+    """Orphaned and circular nodes are left out, and so are values of another form."""
     browser.ask("one")
     (key,) = browser.js("return Object.keys(localStorage).filter(k => k.includes('conversation.'))")
     conversation = json.loads(browser.js("return localStorage.getItem(arguments[0])", key))

@@ -1,4 +1,4 @@
-"""The files of the page, and the modules among them: each is complete in itself."""
+"""The files of the page and its modules."""
 
 import graphlib
 import gzip
@@ -73,7 +73,7 @@ def test_both_languages_have_the_texts_that_are_used() -> None:
 
 
 def test_modules_import_what_they_use_and_nothing_else() -> None:
-    """A name of another module that is used without its import would fail only when the line runs."""
+    """A missing import would fail only when the line runs."""
     everything = {name: script for script, names in EXPORTS.items() for name in names}
     assert len(everything) == sum(map(len, EXPORTS.values()))
     for script, source in SCRIPTS.items():
@@ -93,7 +93,7 @@ def test_modules_import_what_they_use_and_nothing_else() -> None:
 
 
 def in_browser(bare: webdriver.Chrome, script: str) -> object:
-    """What an asynchronous script returns. `load` imports one of `names`, the modules but for the one that starts."""
+    """Return the result of an asynchronous script. `load` imports one of `names`, all modules except START."""
     paths = {name: path for name in SCRIPTS for path in page_files() if path.endswith(f"/{name}") and name not in START}
     load = (
         f"const paths = {json.dumps(paths)}, names = Object.keys(paths), load = (name) => import(`/${{paths[name]}}`);"
@@ -105,5 +105,5 @@ def in_browser(bare: webdriver.Chrome, script: str) -> object:
 
 @pytest.mark.system
 def test_modules_do_nothing_until_they_are_called(bare: webdriver.Chrome) -> None:
-    """They can be loaded without the elements of the page."""
+    """They can be imported without the elements of the page."""
     assert in_browser(bare, "return (await Promise.all(names.map(load))).length") == len(SCRIPTS) - 1

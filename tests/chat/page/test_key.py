@@ -1,4 +1,4 @@
-"""A server that demands a key: its dialog, links that bring the key, and where the browser keeps it."""
+"""A server that needs a key: the dialog, links with a key, and the storage of the key."""
 
 import pytest
 from selenium.webdriver.common.keys import Keys
@@ -11,32 +11,32 @@ pytestmark = pytest.mark.system
 
 @pytest.fixture
 def locked(browser: Browser) -> Browser:
-    """The page of a server that demands a key, as somebody sees it who has none."""
+    """Show the page of a server that needs a key to a user who has none."""
     browser.expect_error("401")
     browser.open(browser.served.key_address)
     return browser
 
 
 def has_models(browser: Browser) -> bool:
-    """Whether the page has got the models, and asks for nothing."""
+    """Return whether the page has loaded the models and shows no dialog."""
     return browser.texts("#model option") == ["weibo"] and not browser.all("dialog[open]")
 
 
 def kept(browser: Browser) -> list[str | None]:
-    """The key that is kept until the tab is closed, and the remembered one."""
+    """Return the key of the tab and the remembered key."""
     return browser.js("return [sessionStorage, localStorage].map((s) => s.getItem('chatbot.key'))")
 
 
-def test_dialog_asks_for_the_key_which_can_be_remembered_and_removed(locked: Browser) -> None:
-    assert locked.texts("dialog[open] h2") == ["This server needs a key"]
+def test_key_dialog(locked: Browser) -> None:
+    assert locked.texts("dialog[open] h2") == ["This server requires an API key"]
     assert locked.focused == "new-key"
     locked.press("密", Keys.ENTER)
-    assert locked.texts("#key-error")[0].startswith("A key has letters")
+    assert locked.texts("#key-error")[0].startswith("A key may contain only ASCII letters")
     locked.press("wrong", Keys.ENTER)  # in place of what was there
-    locked.until(lambda: locked.texts("#key-error") == ["The server does not accept this key."])
+    locked.until(lambda: locked.texts("#key-error") == ["The server rejected this key."])
     assert locked.focused == "new-key"
     locked.press(Keys.ESCAPE)
-    assert locked.notice == "The server needs a valid API key."
+    assert locked.notice == "The server requires a valid API key."
     locked.click("#notice button")
     locked.press(KEY, Keys.ENTER)
     locked.until(lambda: has_models(locked))
@@ -62,8 +62,8 @@ def test_dialog_asks_for_the_key_which_can_be_remembered_and_removed(locked: Bro
         assert locked.texts("#key-error") == [""]  # no key was sent
 
 
-def test_link_brings_the_key(locked: Browser) -> None:
-    """Where the page is open already, and where it is not; a key that none can be is ignored."""
+def test_link_with_a_key(locked: Browser) -> None:
+    """The page can be open already or not. An invalid key is ignored."""
     for given, expected in (("%E5%AF%86", None), (KEY, KEY)):
         locked.chromium.get(f"{locked.served.key_address}/#key={given}")
         locked.until(lambda: locked.chromium.current_url == f"{locked.served.key_address}/")

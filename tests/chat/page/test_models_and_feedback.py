@@ -18,27 +18,27 @@ pytestmark = pytest.mark.system
 
 
 def last_rating(path: Path) -> dict[str, Any]:
-    """The last line of the file of ratings, without its client and time."""
+    """Return the last record of the file of ratings, without client and time."""
     record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
     del record["client"], record["time"]
     return record
 
 
 def test_card_of_the_model(browser: Browser) -> None:
-    assert browser.texts("#card") == ["Learned from 1,098,275 question-answer pairs"]
-    assert browser.texts("#empty-name") == ["Say something to a chatbot that learned from weibo"]
+    assert browser.texts("#card") == ["Trained on 1,098,275 question-answer pairs"]
+    assert browser.texts("#empty-name") == ["Say something to a chatbot trained on weibo"]
     data, sure, memory = browser.texts("#facts dd")
     assert data == "1,098,275 question-answer pairs from weibo"
-    assert "a choice among about 48 on average" in sure
-    assert memory == "Your message and the 2 messages before it"
+    assert "choose among about 48 equally likely ones" in sure
+    assert memory == "Your message and the 2 previous messages"
     assert not browser.one("#technical").is_displayed()
     browser.click("summary")
-    line = "Model weibo; weibo.conv.gz; checkpoint of step 12,400; 3.87 nats per character on held-out pairs"
+    line = "Model weibo; weibo.conv.gz; checkpoint from step 12,400; 3.87 nats per character on the validation set"
     assert browser.one("#technical").text == line
     browser.choose("chatterbot")
     assert browser.texts("#facts dd")[1:] == [
-        "Unknown: it was not tested on questions it has never seen.",
-        "Each message by itself",
+        "Unknown, because the model was not tested on unseen questions.",
+        "Only your current message",
     ]
     browser.ask("你好")
     browser.choose("weibo")
@@ -50,7 +50,7 @@ def test_card_of_the_model(browser: Browser) -> None:
 
 
 def test_card_follows_a_newer_checkpoint(tmp_path: Path, chromium: webdriver.Chrome) -> None:
-    """By the next reply, and when the reader comes back to the page; the server is behind a proxy with a prefix."""
+    """It changes with the next reply and when the page becomes visible. The server is behind a prefix."""
     models, engines = fake_server(tmp_path, names=["weibo"])
     ratings = tmp_path / "ratings.jsonl"
     app = create_app(models, ratings=ratings)
@@ -74,7 +74,7 @@ def test_card_follows_a_newer_checkpoint(tmp_path: Path, chromium: webdriver.Chr
         browser.open()
         train(10_000)
         browser.reload()
-        assert browser.texts("#facts dd")[-1] == "Your message and the one before it"
+        assert browser.texts("#facts dd")[-1] == "Your message and the previous one"
         train(20_000)
         browser.ask("你好")
         browser.until(lambda: "step 20,000" in shown_step())
@@ -84,8 +84,8 @@ def test_card_follows_a_newer_checkpoint(tmp_path: Path, chromium: webdriver.Chr
 
 
 def test_questions_to_try(browser: Browser) -> None:
-    """Those that the model has learned."""
-    assert browser.one("#questions").accessible_name == "Try one of its questions"
+    """They are training questions of the model."""
+    assert browser.one("#questions").accessible_name == "Try a question from the training data"
     assert browser.texts("#questions button") == ["今天天气真好", "你好"]
     browser.choose("chatterbot")
     assert not browser.one("#try").is_displayed()
@@ -99,13 +99,13 @@ def test_questions_to_try(browser: Browser) -> None:
 
 
 def test_rating_of_a_reply_can_be_changed(browser: Browser) -> None:
-    """A reply that is rated bad is in no history, whose replies training learns, too."""
+    """A bad reply is not part of a history, because training also learns the replies in it."""
 
     def rate(rating: str, number: int, answer: str = "你好呀，今天过得怎么样？") -> dict[str, Any]:
         browser.click(f"[data-key={rating}-answer-{number}]")
         browser.until(lambda: answer in last_rating(browser.served.ratings).values())
         browser.until(lambda: last_rating(browser.served.ratings)["rating"] == rating)
-        browser.until(lambda: browser.texts("#announcement") == ["Recorded on the server."])
+        browser.until(lambda: browser.texts("#announcement") == ["Your rating was saved on the server."])
         return last_rating(browser.served.ratings)
 
     def lines() -> list[str]:
@@ -153,11 +153,11 @@ def test_attention_over_the_words(browser: Browser) -> None:
     assert browser.texts(".attention") == []
     browser.ask("x")
     browser.js("arguments[0].click()", browser.all("[data-key^=why]")[-1])
-    shown = ["A person wrote this reply, to: What is x?", "This model shows no attention."]
+    shown = ["A person wrote this reply to: What is x?", "This model has no attention weights."]
     browser.until(lambda: browser.texts(".attention p") == shown)
 
 
-def test_conversation_that_is_deleted_while_a_rating_is_on_its_way_stays_deleted(browser: Browser) -> None:
+def test_conversation_deleted_during_a_rating_stays_deleted(browser: Browser) -> None:
     browser.ask("你好")
     browser.js(
         "const sent = window.fetch; window.fetch = (url, options) => String(url).includes('ratings')"
@@ -169,6 +169,8 @@ def test_conversation_that_is_deleted_while_a_rating_is_on_its_way_stays_deleted
     browser.until(lambda: browser.texts(".conversation-open") == [])
     browser.js("window.answer()")
     browser.until(lambda: last_rating(browser.served.ratings)["question"] == "你好")
-    browser.until(lambda: browser.one("#announcement").get_attribute("textContent") == "Recorded on the server.")
+    browser.until(
+        lambda: browser.one("#announcement").get_attribute("textContent") == "Your rating was saved on the server."
+    )
     browser.reload()
     assert browser.texts(".conversation-open") == []

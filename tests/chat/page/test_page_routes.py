@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from chatbot.attempts.settings import storable
+from chatbot.attempts.settings import stored_values
 from chatbot.chat.page import page_files
 from chatbot.chat.server.app import create_app
-from chatbot.chat.server.page_routes import MOST_CHARACTERS
-from chatbot.chat.server.state import RATINGS_A_MINUTE, Limits
+from chatbot.chat.server.page_routes import MAX_TEXT_CHARACTERS
+from chatbot.chat.server.state import RATINGS_PER_MINUTE, Limits
 from chatbot.config.training import Settings
 from chatbot.decoding.reply_text import Origin
 from chatbot.flags import compose
@@ -55,7 +55,7 @@ def test_page_and_its_files(client: TestClient) -> None:
 
 
 def test_other_files_are_not_sent(client: TestClient) -> None:
-    """Those of another version, above all: a browser would keep what it gets for ever."""
+    """This holds above all for files of another version, because browsers cache them forever."""
     for path in ("0123456789abcdef/scripts/start.js", "__init__.py", "../__init__.py", "%2e%2e/page/__init__.py", ""):
         assert client.get(f"/page/{path}").status_code == 404
 
@@ -63,7 +63,7 @@ def test_other_files_are_not_sent(client: TestClient) -> None:
 def test_models_are_described(client: TestClient) -> None:
     described = client.get("/chat/models").json()
     assert described["ratings"]
-    assert described["most_characters"] == MOST_CHARACTERS  # so that the page knows what would be refused
+    assert described["most_characters"] == MAX_TEXT_CHARACTERS  # so that the page knows what would be refused
     assert described["models"][0] == {
         "id": "weibo",
         "name": "weibo",
@@ -96,7 +96,7 @@ def test_attention(client: TestClient) -> None:
     ("path", "body", "status"),
     [
         ("attention", {**REPLIED, "model": "../../etc"}, 404),
-        ("attention", {**REPLIED, "question": "x" * (MOST_CHARACTERS + 1)}, 400),
+        ("attention", {**REPLIED, "question": "x" * (MAX_TEXT_CHARACTERS + 1)}, 400),
         ("attention", {**REPLIED, "history": ["x"] * 201}, 400),
         ("ratings", {**REPLIED, "rating": "great"}, 400),
         ("ratings", {**REPLIED, "rating": "good", "model": "none"}, 404),
@@ -127,7 +127,7 @@ def test_ratings_are_appended(client: TestClient, ratings: Path) -> None:
 
 
 def rated(client: TestClient, ratings: Path, given: str, reply: str = "好", **replaces: str) -> dict[str, Any]:
-    """The record of a rating of a reply to 你好."""
+    """Rate a reply to 你好 and return the record."""
     body = {**REPLIED, "reply": reply, "rating": given, "replaces": replaces or None}
     assert client.post("/chat/ratings", json=body).is_success
     record: dict[str, Any] = json.loads(ratings.read_bytes().splitlines()[-1])
@@ -137,7 +137,7 @@ def rated(client: TestClient, ratings: Path, given: str, reply: str = "好", **r
 def test_only_replies_of_the_server_are_looked_up(
     tmp_path: Path, ratings: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The record of another one does not have the field that says so. The attempt is named as in the terminal."""
+    """Records of other replies lack `written_to`. The attempt is named as in the terminal."""
     origin = Origin("您好", is_rated=True)
     pieces = Piece(0, "好", finish_reason="stop", origin=origin), Usage(1, 1)
     models = fake_models({"gpt": FakeEngine(lambda question: pieces)}, tmp_path)
@@ -170,10 +170,10 @@ def test_only_replies_of_the_server_are_looked_up(
         ({"keys": [b"one", b"two"]}, True, False),
     ],
 )
-def test_ratings_have_an_effect_with_a_key_or_as_the_operator_says(
+def test_ratings_take_effect_with_a_key_or_live_ratings(
     tmp_path: Path, ratings: Path, limits: dict[str, Any], has_effect: bool, is_operator: bool
 ) -> None:
-    """Each client is told apart, and has a share of its own."""
+    """Clients are distinguished, and each has its own rate limit."""
     app = create_app(fake_server(tmp_path)[0], Limits(**limits), ratings=ratings)
     addresses = ("10.0.0.1", "10.0.0.2")
     with TestClient(app, client=(addresses[0], 1)) as first, TestClient(app, client=(addresses[1], 1)) as second:
@@ -186,13 +186,13 @@ def test_ratings_have_an_effect_with_a_key_or_as_the_operator_says(
         if not is_operator:
             assert len({json.loads(line)["client"] for line in ratings.read_bytes().splitlines()}) == 2
             body = {**REPLIED, "rating": "bad"}
-            statuses = [first.post("/chat/ratings", json=body).status_code for _ in range(RATINGS_A_MINUTE + 1)]
-            assert statuses == [200] * (RATINGS_A_MINUTE - 1) + [429] * 2
+            statuses = [first.post("/chat/ratings", json=body).status_code for _ in range(RATINGS_PER_MINUTE + 1)]
+            assert statuses == [200] * (RATINGS_PER_MINUTE - 1) + [429] * 2
             assert second.post("/chat/ratings", json=body).is_success
 
 
 def test_rating_is_replaced(client: TestClient, ratings: Path) -> None:
-    """With the history of the second rating: ratings of the turns before may have changed it."""
+    """The new record has the new history, which ratings of earlier turns can have changed."""
     body = {**REPLIED, "reply": "😀", "history": ["q", "r"]}
     time = client.post("/chat/ratings", json={**body, "rating": "good"}).json()["time"]
     replaced = {"rating": "good", "time": time}
@@ -212,9 +212,9 @@ def test_only_the_page_itself_needs_no_key(tmp_path: Path, ratings: Path) -> Non
 
 
 def test_card_of_a_model_that_is_not_loaded(tmp_path: Path) -> None:
-    """It is read from the files of the attempt; those of an attempt in training may be incomplete."""
+    """It is read from the files of the attempt, which can be incomplete during training."""
     models = fake_models({"a": FakeEngine(), "broken": FakeEngine()}, tmp_path)
-    settings = storable(compose(Settings, attempt="a", history=2, data=("pairs.tsv",)))
+    settings = stored_values(compose(Settings, attempt="a", history=2, data=("pairs.tsv",)))
     (tmp_path / "a/config.json").write_text(json.dumps(settings), encoding="utf-8")
     with TestClient(create_app(models)) as client:
         described = client.get("/chat/models").json()
@@ -225,7 +225,7 @@ def test_card_of_a_model_that_is_not_loaded(tmp_path: Path) -> None:
 
 
 def test_no_path_leads_out_of_the_prefix(client: TestClient) -> None:
-    """Behind a proxy, the page may be at any path."""
+    """Behind a proxy, the page can have any path."""
     scripts = [client.get(f"/{path}").text for path in page_files() if path.endswith(".js")]
     requested = [path for script in scripts for path in re.findall(r"\"((?:\w+/)*(?:v1|chat)/[\w/]+)\"", script)]
     assert sorted(set(requested)) == ["chat/attention", "chat/models", "chat/ratings", "v1/chat/completions"]

@@ -1,4 +1,4 @@
-"""Versions of replies and of questions, conversations that wait for a reply, and several tabs."""
+"""Versions of replies and questions, running replies, and several tabs."""
 
 import contextlib
 import json
@@ -21,12 +21,12 @@ window.fetch = async () => { window.fetch = real; return new Response('{"error":
 
 
 def places(browser: Browser) -> list[str]:
-    """The numbers of the versions that are shown, of questions and replies in their order."""
+    """Return the shown version numbers of questions and replies."""
     return browser.texts(".versions > span")
 
 
 def stored_texts(browser: Browser) -> list[list[str]]:
-    """The questions and replies of each stored conversation, in all versions."""
+    """Return the questions and replies of each stored conversation, in all versions."""
 
     def text(node: dict[str, Any]) -> str:
         return node["question"] if "question" in node else node["answer"]["replies"][0]["text"]
@@ -35,14 +35,14 @@ def stored_texts(browser: Browser) -> list[list[str]]:
 
 
 def last_click(browser: Browser, selector: str) -> None:
-    """Click the last element of a selector, and wait for the reply."""
+    """Click the last element that matches a selector, and wait for the reply."""
     browser.js("[...document.querySelectorAll(arguments[0])].at(-1).click()", selector)
     browser.until(lambda: not browser.running)
 
 
 @contextlib.contextmanager
 def second_tab(browser: Browser) -> Iterator[tuple[str, str]]:
-    """Open the page in another tab, whose conversations are those of the first one. Yields both."""
+    """Open the page in a second tab with the same storage. Yields both window handles."""
     first = browser.chromium.current_window_handle
     browser.chromium.switch_to.new_window("tab")
     second = browser.chromium.current_window_handle
@@ -84,7 +84,7 @@ def test_retry_gives_the_next_best_replies_as_versions(browser: Browser) -> None
 
 
 @pytest.mark.parametrize("how", ["fails", "stopped"])
-def test_retry_that_fails_keeps_the_reply(browser: Browser, how: str) -> None:
+def test_failed_retry_keeps_the_reply(browser: Browser, how: str) -> None:
     browser.expect_error("500")
     browser.ask("你好")
     browser.ask("ok")
@@ -103,7 +103,7 @@ def test_retry_that_fails_keeps_the_reply(browser: Browser, how: str) -> None:
     assert (places(browser), browser.texts(".state")) == ([], [])
     assert stored_texts(browser) == [["你好", before[0], "ok", before[1]]]
     if how == "fails":
-        assert browser.notice.startswith("The server failed")
+        assert browser.notice.startswith("The server encountered an error")
         browser.click("#notice button")  # it is tried again
         browser.until(lambda: places(browser) == ["2/2"])
         assert browser.replies == ["你好！"]
@@ -131,8 +131,8 @@ def test_edited_question_keeps_the_old_branch(browser: Browser) -> None:
     assert browser.questions == ["one", "zwei"]
 
 
-def test_reply_lands_in_its_own_conversation(browser: Browser) -> None:
-    """Another one may be opened, and asked, while a reply is on its way."""
+def test_reply_is_added_to_its_own_conversation(browser: Browser) -> None:
+    """Another conversation can be opened and used while a reply is running."""
     browser.ask(SLOW, wait=False)
     browser.until(lambda: len(browser.replies[0]) > 10)
     browser.js("document.getElementById('new').click()")
@@ -150,7 +150,7 @@ def test_reply_lands_in_its_own_conversation(browser: Browser) -> None:
 
 
 def test_each_tab_asks_for_itself(browser: Browser) -> None:
-    """Those behind one address get the best reply to a question; who asks it once more gets another."""
+    """Each tab gets the best reply first, and another one if it repeats the question."""
     repeats = []
     browser.ask("for myself")
     repeats.append(browser.served.engines["weibo"].questions[-1].repeats)
@@ -163,7 +163,7 @@ def test_each_tab_asks_for_itself(browser: Browser) -> None:
 
 
 def test_tabs_that_write_at_once_lose_nothing(browser: Browser) -> None:
-    """What one adds to a conversation, or deletes, the other shows."""
+    """Each tab shows the changes and deletions of the other."""
     browser.ask("one")
     with second_tab(browser) as (first, second):
         browser.click(".conversation-open")

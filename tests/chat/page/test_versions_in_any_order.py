@@ -1,4 +1,4 @@
-"""Questions, edits, versions, ratings and two tabs of one conversation in any order, beside a plain account."""
+"""Random actions in two tabs of one conversation, compared with a simple model of it."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,7 +36,7 @@ def versions(nodes: Nodes, parent: str | None) -> list[str]:
 
 
 def without_failed(nodes: Nodes) -> Nodes:
-    """All but the failed replies that have another version in their place, with a text or later, and no follower."""
+    """Remove failed replies without followers that have another version, with a text or later."""
     left = {**nodes}
     for name, node in nodes.items():
         others = [other for other in versions(nodes, node.parent) if other != name]
@@ -47,7 +47,7 @@ def without_failed(nodes: Nodes) -> Nodes:
 
 
 def path_to(nodes: Nodes, name: str) -> list[str]:
-    """A node with all before it, and after it the last version of each turn."""
+    """Return the path from the root through a node to its newest leaf."""
     path = [name]
     while (parent := nodes[path[0]].parent) is not None:
         path.insert(0, parent)
@@ -57,7 +57,7 @@ def path_to(nodes: Nodes, name: str) -> list[str]:
 
 
 def both(nodes: Nodes, others: Nodes) -> Nodes:
-    """What two tabs have; of a reply that both have rated, the rating of the one that rated it more often."""
+    """Merge the nodes of two tabs. The rating from the tab that rated the reply more often wins."""
     newer = {name: node for name, node in others.items() if name in nodes and node.ratings > nodes[name].ratings}
     return without_failed({**nodes, **{name: others[name] for name in others if name not in nodes}, **newer})
 
@@ -79,7 +79,7 @@ class Tabs(RuleBasedStateMachine):
         return self.browser.execute_script("return act(...arguments)", name, tab, *more)
 
     def check(self, tab: int) -> None:
-        """The tab has the nodes of the account, in their order, and shows its path."""
+        """Check that the tab has the nodes of the model in their order, and shows its path."""
         path, found = self.act(tab, "describe")
         nodes = self.nodes[tab]
         assert found == [[name, node.parent, node.text, node.rating] for name, node in nodes.items()]
@@ -94,7 +94,7 @@ class Tabs(RuleBasedStateMachine):
 
     @initialize(text=TEXTS)
     def begin(self, text: str) -> None:
-        """Both tabs show a question that one of them has asked."""
+        """Let both tabs show a question that one of them has asked."""
         self.add(0, None, text)
         self.keep(0)
         self.reload(1)
@@ -106,7 +106,7 @@ class Tabs(RuleBasedStateMachine):
 
     @rule(tab=TABS, data=st.data(), text=TEXTS)
     def ask(self, tab: int, data: st.DataObject, text: str) -> None:
-        """At the end, or as another version of a question that is shown."""
+        """Ask at the end, or as another version of a shown question."""
         replies = [name for name in self.paths[tab] if not self.nodes[tab][name].is_question]
         self.add(tab, data.draw(st.sampled_from([*replies[-1:] * 3, *replies, None])), text)
 
@@ -133,7 +133,7 @@ class Tabs(RuleBasedStateMachine):
 
     @rule(tab=TABS)
     def keep(self, tab: int) -> None:
-        """A tab takes what the browser keeps, and adds what it has; it knows which of the two has more."""
+        """Merge a tab with the stored conversation, and check that it knows which of them has changes."""
         before, last = self.nodes[tab], self.paths[tab][-1]
         has_more = self.act(tab, "save")
         self.nodes[tab] = both(before, self.kept)
@@ -150,7 +150,7 @@ class Tabs(RuleBasedStateMachine):
 
 
 def lacks(nodes: Nodes, others: Nodes) -> bool:
-    """Whether others have a node, or a rating, that is not there."""
+    """Return whether others have a node or a rating that is missing here."""
     return any(name not in nodes or node.ratings > nodes[name].ratings for name, node in others.items())
 
 

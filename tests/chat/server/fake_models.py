@@ -1,4 +1,4 @@
-"""Models and their engines without weights: replies are known, and questions are kept."""
+"""Models and engines without weights, with fixed replies and recorded questions."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,13 +9,12 @@ import numpy as np
 
 from chatbot.attempts.checkpoint import checkpoint_path, write_checkpoint
 from chatbot.attempts.files import LAST
-from chatbot.chat.loading import LoadedModel, ModelCard, version_of
+from chatbot.chat.loading import LoadedModel, ModelCard, checkpoint_version
 from chatbot.chat.server.models import Models, Open
-from chatbot.chat.server.request_bodies import Searches
 from chatbot.config.decoding import DecodingSettings
 from chatbot.decoding.reply_text import END, Origin, WordAttention
-from chatbot.inference.engine import BusyError
 from chatbot.inference.request import Message, Piece, Question, Receive, Request, TokenLogProb, Usage
+from chatbot.inference.request_queue import BusyError
 from chatbot.inference.text_responder import TextResponder
 
 # What the engine receives for a question, in this order.
@@ -23,7 +22,7 @@ Answer = Callable[[Question], Iterable[Message]]
 
 
 def echo(question: Question) -> Iterator[Message]:
-    """Each reply is the question, in two pieces."""
+    """Reply with the question, in two pieces."""
     half = len(question.text) // 2
     for reply in range(question.replies):
         for text in (question.text[:half], question.text[half:]):
@@ -35,14 +34,14 @@ def echo(question: Question) -> Iterator[Message]:
 
 
 def nothing(question: Question) -> Iterator[Message]:
-    """The question is never answered."""
+    """Never answer the question."""
     yield from ()
 
 
 class FakeEngine:
-    """An engine that answers in the thread that asks, or in one of its own, until nobody waits for more.
+    """An engine that answers in the calling thread or in one of its own, until the request is cancelled.
 
-    most: questions before BusyError. questions, requests: those that it got.
+    most: the number of questions before BusyError. questions, requests: the received ones.
     """
 
     waiting = 0
@@ -74,7 +73,7 @@ class FakeEngine:
             request.receive(message)
 
     def warm_up(self, searches: object = ()) -> None:
-        """Answer a first question."""
+        """Answer one question."""
         self.submit(Question("a"), lambda _: None)
 
     def close(self) -> None:
@@ -83,23 +82,28 @@ class FakeEngine:
 
 
 class FakeResponder:
-    """Shows attention on the diagonal. Words are characters. searches: those of a request."""
+    """A responder with diagonal attention and characters as words."""
 
-    def __init__(self, searches: Searches = Searches(DecodingSettings(), DecodingSettings(beam_size=5))) -> None:  # noqa: B008
-        self.chosen = searches.flags
-        self.decoding = searches.default
-        self.retrieval = searches.looks_up or None
+    def __init__(
+        self,
+        chosen: DecodingSettings = DecodingSettings(),  # noqa: B008
+        decoding: DecodingSettings = DecodingSettings(beam_size=5),  # noqa: B008
+        retrieval: bool | None = None,
+    ) -> None:
+        self.chosen = chosen
+        self.decoding = decoding
+        self.retrieval = retrieval
 
     def source(self, text: str, history: Sequence[str]) -> list[int]:
-        """Return some ids of a text."""
+        """Return ids for a text."""
         return [*range(len(text))]
 
     def origin(self, text: str, reply: str, history: Sequence[str] = ()) -> Origin:
-        """Return the question of a training pair for a reply that has an x."""
+        """Return a training question for replies with an x."""
         return Origin("What is x?" if "x" in reply else "")
 
     def attention(self, text: str, reply: str, history: Sequence[str] = ()) -> WordAttention | None:
-        """Return the attention; None for a reply that has an x."""
+        """Return the attention; None for replies with an x."""
         if "x" in reply:
             return None
         question, words = [*history, *text], [*reply, END]
@@ -112,22 +116,21 @@ def served(
     engine: Any,
     *,
     turns: int = 2,
-    searches: Searches = Searches(DecodingSettings(), DecodingSettings(beam_size=5)),  # noqa: B008  # immutable
+    responder: FakeResponder = FakeResponder(),  # noqa: B008  # immutable
     step: int = 1,
     directory: str = "a",
     card: ModelCard | None = None,
 ) -> LoadedModel:
-    """A model with a fake engine and a fake responder."""
-    responder = cast(TextResponder, FakeResponder(searches))
+    """Return a model with a fake engine and a fake responder."""
     path = Path(directory)
     card = card or ModelCard(path.name, step, ("pairs.tsv",))
-    return LoadedModel(path, card, turns, responder, engine, version_of(path))
+    return LoadedModel(path, card, turns, cast(TextResponder, responder), engine, checkpoint_version(path))
 
 
 def fake_models(
     engines: Mapping[str, Any], folder: Path, limit: int = 10**12, open_model: Open | None = None
 ) -> Models:
-    """Models with these engines. folder: gets a directory for each. open_model: opens one in another way."""
+    """Return models with these engines, each with a directory in `folder`."""
     directories = {name: folder / name for name in engines}
     for directory in directories.values():
         directory.mkdir(exist_ok=True)
@@ -140,7 +143,7 @@ def fake_models(
 
 
 def point(directory: Path, step: int, whole: bool = True) -> None:
-    """Let an attempt have a newer checkpoint. whole: its manifest is not damaged."""
+    """Give an attempt a newer checkpoint. whole: whether its manifest is valid."""
     write_checkpoint(checkpoint_path(directory, step), {}, {})
     if not whole:
         (directory / f"ckpt-{step}.json").write_text("{", encoding="utf-8")

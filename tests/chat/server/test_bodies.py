@@ -1,8 +1,9 @@
-"""From the bytes of a body to a value: bounds, and how long other requests wait meanwhile."""
+"""Parsing of bodies: limits, and how long other requests wait meanwhile."""
 
 import asyncio
 import dataclasses
 import json
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -13,33 +14,33 @@ from hypothesis import strategies as st
 
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.errors import CLIENT_LEFT, ApiError
-from chatbot.chat.server.gate import MOST_VALUES, check_values
-from chatbot.chat.server.state import MOST_BYTES
+from chatbot.chat.server.gate import MAX_BODY_BYTES, MAX_VALUES, check_value_count
 from chatbot.inference.request import Question
 from tests.chat.server.fake_models import FakeEngine, echo, fake_models
+from tests.chat.server.running import status_of
 from tests.pace import unit
 
 CHAT, COMPLETIONS, RATINGS = "/v1/chat/completions", "/v1/completions", "/chat/ratings"
 TEXTS = st.text('a\\"u,[{\ud83d\ude00\udbff\udc00d8')
-LONGEST_WAIT = 10  # units of the fixed piece of work in `pace`
+MAX_WAIT = 10  # units of the fixed piece of work in `pace`
 
 
 @settings(max_examples=30)
 @given(st.recursive(TEXTS, lambda values: st.lists(values) | st.dictionaries(TEXTS, values)))
-def test_values_within_texts_are_none(value: Any) -> None:
-    """A body has too many values if they are outside of its texts, whatever these are."""
+def test_values_within_strings_are_not_counted(value: Any) -> None:
+    """Only values outside strings count, whatever the strings contain."""
     text = json.dumps(value)
-    check_values(f"[{json.dumps(',[{' * MOST_VALUES)}, {text}]".encode())
+    check_value_count(f"[{json.dumps(',[{' * MAX_VALUES)}, {text}]".encode())
     with pytest.raises(ApiError, match="more than 20,000 values"):
-        check_values(f"[{text}, {'[],' * (MOST_VALUES // 2)} 1]".encode())
+        check_value_count(f"[{text}, {'[],' * (MAX_VALUES // 2)} 1]".encode())
 
 
 HELLO = '"messages": [{"role": "user", "content": "x"}]'
 
 
 def filled(begin: str, unit: str, end: str, separator: str = ",") -> bytes:
-    """A body of nearly 2 MiB."""
-    size = MOST_BYTES - len((begin + end).encode()) - 1
+    """Return a body of nearly 2 MiB."""
+    size = MAX_BODY_BYTES - len((begin + end).encode()) - 1
     return (begin + separator.join([unit] * (size // len((unit + separator).encode()))) + end).encode()
 
 
@@ -79,7 +80,7 @@ def test_no_body_keeps_other_requests_waiting(
 ) -> None:
     found, wait = longest_wait(tmp_path, path, body, requests=requests)
     assert found == status
-    assert wait < LONGEST_WAIT
+    assert wait < MAX_WAIT
 
 
 @pytest.mark.parametrize(
@@ -93,11 +94,11 @@ def test_no_body_keeps_other_requests_waiting(
     ids=["query", "cookies", "headers", "path"],
 )
 def test_no_head_keeps_other_requests_waiting(tmp_path: Path, changes: dict[str, Any]) -> None:
-    assert longest_wait(tmp_path, "/v1/models", b"", {"method": "GET", **changes})[1] < LONGEST_WAIT
+    assert longest_wait(tmp_path, "/v1/models", b"", {"method": "GET", **changes})[1] < MAX_WAIT
 
 
 def longest_wait(folder: Path, path: str, body: bytes, changes: Any = None, requests: int = 1) -> tuple[int, float]:
-    """The status of equal requests, and the longest time for which /health was not answered meanwhile.
+    """Return the status of equal requests, and the longest time for which /health was not answered meanwhile.
 
     It is the time of the event loop's thread, which other processes do not change, in units of `pace`, and the shortest
     of three: a collection of garbage may fall into one. Replies are short, since their time is measured elsewhere.
@@ -106,13 +107,13 @@ def longest_wait(folder: Path, path: str, body: bytes, changes: Any = None, requ
     async def measured() -> tuple[int, float]:
         engine = FakeEngine(lambda question: echo(short(question)))
         app = create_app(fake_models({"a": engine}, folder), ratings=folder / "ratings.jsonl")
-        await asked(app, "GET", "/health")
-        asking = asyncio.gather(*(asked(app, "POST", path, body, changes) for _ in range(requests)))
+        await status_of(app, "GET", "/health")
+        asking = asyncio.gather(*(status_of(app, "POST", path, body, changes) for _ in range(requests)))
         waits = []
         while not asking.done():
             begin = time.thread_time()
             await asyncio.sleep(0)  # the others have their turn
-            await asked(app, "GET", "/health")
+            await status_of(app, "GET", "/health")
             waits.append(time.thread_time() - begin)
         (status,) = set(await asking)
         return status, max(waits) / unit(time.thread_time)
@@ -121,34 +122,13 @@ def longest_wait(folder: Path, path: str, body: bytes, changes: Any = None, requ
         return dataclasses.replace(question, text=question.text[:20])
 
     found: list[tuple[int, float]] = []
-    while len(found) < 3 and (not found or found[-1][1] >= LONGEST_WAIT):
+    while len(found) < 3 and (not found or found[-1][1] >= MAX_WAIT):
         found.append(asyncio.run(measured()))
     return found[-1]
 
 
-def test_half_a_body_of_a_client_that_left_is_not_read(tmp_path: Path) -> None:
+def test_incomplete_body_of_a_disconnected_client(tmp_path: Path) -> None:
     app = create_app(fake_models({"a": FakeEngine(echo)}, tmp_path))
-    assert asyncio.run(asked(app, "POST", CHAT, b"{" + b" " * 65536, leaves=True)) == CLIENT_LEFT
-
-
-async def asked(app: Any, method: str, path: str, body: bytes = b"", changes: Any = None, leaves: bool = False) -> int:
-    """The status of a request whose body arrives in parts. changes: of its scope. leaves: after the first part."""
-    parts = [body[begin : begin + 65536] for begin in range(0, len(body), 65536)] or [b""]
-    statuses: list[int] = []
-
-    async def receive() -> Any:
-        await asyncio.sleep(0)
-        if leaves and len(parts) == 1:
-            return {"type": "http.disconnect"}
-        if parts:
-            return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
-        return await asyncio.Event().wait()
-
-    async def send(message: Any) -> None:
-        if message["type"] == "http.response.start":
-            statuses.append(message["status"])
-
-    headers = [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    scope = {"type": "http", "method": method, "path": path, "headers": headers, "query_string": b"", "client": None}
-    await app({**scope, **(changes or {})}, receive, send)
-    return statuses[0]
+    leaves = threading.Event()
+    leaves.set()
+    assert asyncio.run(status_of(app, "POST", CHAT, b"{", is_whole=False, leaves=leaves)) == CLIENT_LEFT

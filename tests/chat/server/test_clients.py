@@ -1,4 +1,4 @@
-"""Clients against a real server: OpenAI's package, LangChain's over it, unchanged, and the program of docs/bots.md."""
+"""Real clients: OpenAI's package, LangChain's on top of it, and the program in docs/bots.md."""
 
 import asyncio
 import hmac
@@ -78,7 +78,7 @@ def test_replies(client: openai.OpenAI) -> None:
     assert "".join(chunk.choices[0].text for chunk in prompt) == "你好"
 
 
-def test_many_at_once_get_each_its_own_reply(url: str) -> None:
+def test_concurrent_requests_get_their_own_replies(url: str) -> None:
     async def together() -> list[str | None]:
         async with openai.AsyncOpenAI(base_url=url, api_key=KEY) as client:
 
@@ -122,7 +122,7 @@ def test_langchain(url: str, engine: FakeEngine) -> None:
 def test_the_program_for_a_webhook(
     page: str, url: str, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It answers signed messages by the turns before them, and asks for each conversation apart."""
+    """It answers signed messages, with a separate history for each conversation."""
     (code,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / page).read_text("utf-8"), re.M | re.S)
     (tmp_path / "api-keys").write_text(f"{KEY}\nanother\n")
     (tmp_path / "webhook-secret").write_text("secret\n")

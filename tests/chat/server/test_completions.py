@@ -1,4 +1,4 @@
-"""From what the engine answers to the objects and events of the three ways to ask."""
+"""Responses and streams of the three routes for the messages of an engine."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from chatbot.chat.server.app import create_app
-from chatbot.chat.server.state import MOST_WAITING, LineLog, Recent
+from chatbot.chat.server.state import MAX_QUEUED_LINES, LineLog
 from chatbot.decoding.reply_text import Origin
 from chatbot.inference.request import Message, Piece, TokenLogProb, Usage
 from tests.chat.server.fake_models import FakeEngine, fake_models
@@ -40,9 +40,9 @@ def one_reply(reason: Any) -> tuple[Message, ...]:
 
 
 class Server:
-    """A client of a server whose engine gives the same messages to each question.
+    """A client of a server with an engine that answers every question with the same messages.
 
-    write: of the log; by default, it adds to `lines`.
+    write: writes a line of the log, by default to `lines`.
     """
 
     def __init__(self, folder: Path, write: Callable[[str], None] | None = None) -> None:
@@ -51,7 +51,7 @@ class Server:
         self.client = TestClient(app)
 
     def answer(self, path: str, given: Iterable[Message], **fields: Any) -> Any:
-        """The response for what the engine gives."""
+        """Return the response for messages of the engine."""
         self.engine.answer = lambda question: given
         question = {"messages": [{"role": "user", "content": "q"}], "prompt": "q", "input": "q"}
         return self.client.post(path, json={**question, **fields})
@@ -84,7 +84,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 def test_replies_have_exactly_the_fields_of_openai_and_our_own(
     server: Server, name: str, path: str, messages: Iterable[Message], fields: dict[str, Any]
 ) -> None:
-    """The files have what a client receives, without the number of the reply and the time."""
+    """The files contain the responses without the random id and the time."""
     response = server.answer(path, messages, **fields)
     text, kind = response.text, response.headers["content-type"]
     if fields.get("stream"):
@@ -100,7 +100,7 @@ def test_replies_have_exactly_the_fields_of_openai_and_our_own(
 
 
 def test_log_probabilities_have_the_bytes_of_each_token_and_its_place_in_the_text(server: Server) -> None:
-    """A character that is spelled in bytes has the place of its first byte; the reply has no space at its beginning."""
+    """A character in bytes has the offset of its first byte. The reply has no leading space."""
     spelled = [" a", *"龘".encode().decode("ascii", "surrogateescape"), " b", "\udcff"]
     tokens = [TokenLogProb(text, -0.5, ((text, -0.5),)) for text in spelled]
     pieces = Piece(0, "a", (*tokens[:2],)), Piece(0, "龘 b", (*tokens[2:],)), Piece(0, "", (), "stop"), ENDED
@@ -118,8 +118,8 @@ def test_log_probabilities_have_the_bytes_of_each_token_and_its_place_in_the_tex
     assert [offset for chunk in chunks if chunk for offset in chunk["text_offset"]] == whole["text_offset"]
 
 
-def test_lines_of_the_log_hold_the_turns(server: Server) -> None:
-    """Each question with its replies, whole or streamed. Control characters of clients are escaped."""
+def test_log_of_conversations_contains_the_turns(server: Server) -> None:
+    """Each question is logged with its replies, streamed or not, and control characters are escaped."""
     text = "你\x85\u202e好\x7f\x00\u2066"
     turns = [
         {"role": role, "content": content} for role, content in (("user", "h"), ("assistant", "i"), ("user", text))
@@ -137,8 +137,8 @@ def test_lines_of_the_log_hold_the_turns(server: Server) -> None:
     assert "你" in server.lines[0]
 
 
-def test_log_that_cannot_be_written_fails_no_reply(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It is said once."""
+def test_unwritable_log_does_not_fail_replies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The error is logged once."""
     lines: list[str] = []
 
     def write(line: str) -> None:
@@ -150,7 +150,7 @@ def test_log_that_cannot_be_written_fails_no_reply(tmp_path: Path, caplog: pytes
         assert server.answer(CHAT, TWO, n=2).json()["choices"]
         assert server.answer(CHAT, TWO, n=2, stream=True).text.endswith("data: [DONE]\n\n")
     assert len(lines) == 2
-    lost = "the log cannot be written, and lines of it are lost: BrokenPipeError: [Errno 32] Broken pipe"
+    lost = "cannot write the log; lines are lost: BrokenPipeError: [Errno 32] Broken pipe"
     assert caplog.text.count(lost) == 1
 
 
@@ -164,18 +164,8 @@ def test_log_whose_reader_has_stopped(caplog: pytest.LogCaptureFixture) -> None:
     conversations = LineLog("--log-conversations", write)
     conversations.add("0")
     begun.wait(240)
-    for number in range(MOST_WAITING + 5):
+    for number in range(MAX_QUEUED_LINES + 5):
         conversations.add(str(number))
     goes_on.set()
     conversations.close()
-    assert caplog.text.count("lines of it are lost: its reader has stopped") == 1
-
-
-def test_only_what_was_kept_last_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is kept again is as if it was new."""
-    monkeypatch.setattr("chatbot.chat.server.state.MOST_RECENT", 2)
-    recent = Recent[int]()
-    for number, key in enumerate("abac"):
-        recent.keep(("weibo", key), number)
-    assert [recent.get(("weibo", key)) for key in "abc"] == [2, None, 3]
-    assert recent.get(("other", "a")) is None
+    assert caplog.text.count("lines are lost: the output is not being read") == 1

@@ -1,4 +1,4 @@
-"""Connections on the loopback, and what no good client sends: sizes, times, unread answers, and those who leave."""
+"""Misbehaving clients: large and slow requests, unread responses, disconnects."""
 
 import ast
 import contextlib
@@ -17,8 +17,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from chatbot.chat.server.app import create_app
-from chatbot.chat.server.connection import LARGEST_HEAD, Connection, server_config
-from chatbot.chat.server.state import Limits
+from chatbot.chat.server.connection import MAX_HEAD_BYTES, Connection, server_config
 from chatbot.inference.request import Piece
 from tests.chat.server.fake_models import FakeEngine, fake_models
 from tests.chat.server.running import connection, received, running
@@ -63,7 +62,7 @@ def _limits() -> Iterator[None]:
 
 @pytest.fixture(scope="module", params=["asyncio", "uvloop"])
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A server of `app` on each event loop."""
+    """Run a server of `app` on each event loop."""
     if request.param == "uvloop":
         pytest.importorskip("uvloop")
     with running(app, loop=request.param, limit_concurrency=40) as url:
@@ -71,7 +70,7 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def sent(url: str, *parts: bytes) -> bytes:
-    """What a server answers to bytes, until it closes the connection, which may be before it has read them all."""
+    """Send bytes, and return the response until the server closes the connection."""
     with connection(url) as client:
         with contextlib.suppress(ConnectionError):
             for part in parts:
@@ -80,7 +79,7 @@ def sent(url: str, *parts: bytes) -> bytes:
 
 
 def asked(client: socket.socket) -> bytes:
-    """The answer to a request on a connection that stays open."""
+    """Send a request on an open connection, and return the response."""
     client.sendall(GET + b"\r\n")
     answer = b""
     while not answer.endswith(b"\r\n\r\n0") and (part := client.recv(1 << 16)):
@@ -90,9 +89,9 @@ def asked(client: socket.socket) -> bytes:
 
 ENDLESS = [b"x" * 100_000] * 50
 HEADS = {
-    "one header": (GET + b"X: " + b"x" * LARGEST_HEAD + b"\r\n\r\n",),
+    "one header": (GET + b"X: " + b"x" * MAX_HEAD_BYTES + b"\r\n\r\n",),
     "headers": (GET + b"X: x\r\n" * 300 + b"\r\n",),
-    "line": (b"GET /" + b"x" * LARGEST_HEAD + b" HTTP/1.1\r\n\r\n",),
+    "line": (b"GET /" + b"x" * MAX_HEAD_BYTES + b" HTTP/1.1\r\n\r\n",),
     "endless": (GET + b"X: ", *ENDLESS),
     "after a body": (CHUNKED + b"1\r\nx\r\n0\r\nX: ", *ENDLESS),
     "after a request": (GET + b"\r\n", GET + b"X: ", *ENDLESS),
@@ -108,9 +107,9 @@ def test_large_heads_are_refused(url: str, parts: tuple[bytes, ...]) -> None:
 
 
 def test_head_within_the_limits_is_answered(url: str) -> None:
-    """Also after a large body, and in small parts."""
+    """The headers come after a large body, and in small parts."""
     body = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500000\r\n\r\n" + b"x" * 500_000
-    head = GET + b"X: " + b"x" * (LARGEST_HEAD - 100) + b"\r\nConnection: close\r\n\r\n"
+    head = GET + b"X: " + b"x" * (MAX_HEAD_BYTES - 100) + b"\r\nConnection: close\r\n\r\n"
     answer = sent(url, body + head[:30_000], *[head[begin : begin + 3000] for begin in range(30_000, len(head), 3000)])
     assert b"\r\n\r\n500000HTTP/1.1 200 OK\r\n" in answer
     assert answer.endswith(b"\r\n\r\n0")
@@ -118,7 +117,7 @@ def test_head_within_the_limits_is_answered(url: str) -> None:
 
 @pytest.mark.parametrize(("before", "piece"), [(b"", b"x"), (GET + b"\r\n", b"X: x\r\n"), (GET + b"\r\n", b"\r\n")])
 def test_slow_heads_end_in_time(url: str, before: bytes, piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each byte in time does not suffice; nor do empty lines before the next request."""
+    """Neither a byte at a time nor empty lines before the next request extend the limit."""
     monkeypatch.setattr(Connection, "header_timeout", SECONDS)
     end = time.monotonic() + PATIENCE
     with connection(url) as client:
@@ -131,10 +130,8 @@ def test_slow_heads_end_in_time(url: str, before: bytes, piece: bytes, monkeypat
     assert time.monotonic() < end
 
 
-def test_connection_without_requests_is_kept_longer_than_by_clients_and_proxies(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else one may send a request while the server closes it: httpx keeps it for 5 s, and nginx for 60 s."""
+def test_idle_connections_stay_open_longer_than_those_of_clients(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a request can be lost: httpx keeps idle connections for 5 s, nginx for 60 s."""
     with connection(url) as client:
         for seconds in (2 * SECONDS, 0):  # longer than a head may take
             assert asked(client).startswith(b"HTTP/1.1 200")
@@ -142,7 +139,7 @@ def test_connection_without_requests_is_kept_longer_than_by_clients_and_proxies(
     assert server_config(None, 1.0).timeout_keep_alive == 75
 
 
-def test_requests_that_are_sent_at_once_are_few_and_those_before_a_wrong_one_are_answered(url: str) -> None:
+def test_pipelined_requests(url: str) -> None:
     answer = sent(url, (GET + b"\r\n") * 10 + GET + b"Connection: close\r\n\r\n")
     assert answer.count(b"HTTP/1.1 200 OK") == 11
     assert sent(url, (GET + b"\r\n") * 10_000).count(b"HTTP/1.1 200 OK") < 40
@@ -152,7 +149,7 @@ def test_requests_that_are_sent_at_once_are_few_and_those_before_a_wrong_one_are
 
 
 @pytest.mark.parametrize("path", [b"/large", b"/large?close"])
-def test_answer_that_is_not_read_is_dropped_in_time(url: str, path: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_response_is_dropped(url: str, path: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Connection, "unread_timeout", SECONDS)
     closes = b"Connection: close\r\n" if b"close" in path else b""
     with connection(url) as client:
@@ -162,8 +159,8 @@ def test_answer_that_is_not_read_is_dropped_in_time(url: str, path: bytes, monke
         assert len(received(client)) < LARGE
 
 
-def test_answer_that_is_read_slowly_arrives(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For longer than the limit for an answer that is not read at all. The next request is answered, too."""
+def test_slowly_read_response_arrives(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes longer than the limit for unread responses. The next request is answered, too."""
     monkeypatch.setattr(Connection, "unread_timeout", limit := 3 * SECONDS)
     with connection(url) as client:
         client.sendall(GET.replace(b"/ ", b"/large ", 1) + b"\r\n")
@@ -175,15 +172,15 @@ def test_answer_that_is_read_slowly_arrives(url: str, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("method", [b"GET", b"POST"])
-def test_body_that_is_not_read_closes_the_connection(url: str, method: bytes) -> None:
-    """The client gets the answer, though it goes on sending; what it sends is bounded in size and in time."""
+def test_unread_body_closes_the_connection(url: str, method: bytes) -> None:
+    """The client gets the response while it sends more, within limits of size and time."""
     head = method + b" /unread HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n"
     assert sent(url, head, *[b"x" * 100_000] * 10).endswith(b"\r\n\r\n0")
     assert sent(url, head, *[b"x" * 100_000] * 200).startswith((b"HTTP/1.1 200", b""))
 
 
-def test_new_connection_takes_the_place_of_the_oldest_idle_one(url: str) -> None:
-    """Beyond the limit, where all others are being answered, it is refused."""
+def test_new_connection_replaces_the_longest_idle_one(url: str) -> None:
+    """If all other connections are active, it is refused."""
     with contextlib.ExitStack() as stack:
         many = [stack.enter_context(connection(url)) for _ in range(60)]
         assert asked(many[-1]).startswith(b"HTTP/1.1 200")
@@ -203,63 +200,37 @@ MEBIBYTES = [b"100000\r\n" + b" " * (1 << 20) + b"\r\n"] * 3
 
 @pytest.fixture(scope="module")
 def endless() -> FakeEngine:
-    """An engine whose replies begin and never end."""
+    """Return an engine with replies that never end."""
     return FakeEngine(lambda question: [Piece(0, "x")])
 
 
-# What `Connection` takes from uvicorn without a promise: from the class that it extends, and from objects of it.
-NEEDED = {
-    HttpToolsProtocol: {
-        *(
-            "connections",
-            "cycle",
-            "flow",
-            "headers",
-            "limit_concurrency",
-            "loop",
-            "pipeline",
-            "scope",
-            "transport",
-            "url",
-        ),
-        "_unset_keepalive_if_required",
-    },
-    RequestResponseCycle: {"disconnected", "message_event", "more_body", "response_complete", "response_started"},
-    FlowControl: {"drain"},
-}
-CALLED = (
-    *("connection_made", "connection_lost", "data_received", "pause_writing", "resume_writing", "send_400_response"),
-    *("on_message_begin", "on_headers_complete", "on_body", "on_message_complete", "on_response_complete"),
-)
-
-
-def test_uvicorn_has_what_a_connection_needs_of_it() -> None:
-    """Only the minor version that was tested is allowed: another one may lack these names, or not call a method."""
+def test_uvicorn_has_the_private_names_that_a_connection_uses() -> None:
+    """They are not part of its API, so only the tested minor version is allowed."""
     pinned = re.findall('"uvicorn(.*?)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert {*pinned} == {f"=={'.'.join(uvicorn.__version__.split('.')[:2])}.*"}
     owners = {"self": HttpToolsProtocol, "self.cycle": RequestResponseCycle, "self.flow": FlowControl}
-    used: dict[type, set[str]] = {owner: set() for owner in owners.values()}
     for node in ast.walk(ast.parse(inspect.getsource(Connection))):
         if isinstance(node, ast.Attribute) and (owner := owners.get(ast.unparse(node.value))):
-            used[owner].add(node.attr)
-    used[HttpToolsProtocol] -= vars(Connection).keys()
-    assert used == NEEDED
-    for owner, names in NEEDED.items():
-        source = inspect.getsource(owner)
-        assert [name for name in names if f"self.{name}" not in source and f"def {name}(" not in source] == []
-    assert [name for name in CALLED if not hasattr(HttpToolsProtocol, name) or name not in vars(Connection)] == []
+            source = inspect.getsource(owner)
+            names = f"self.{node.attr}", f"def {node.attr}("
+            assert node.attr in vars(Connection) or any(name in source for name in names), node.attr
+    called = [
+        name for name in vars(Connection) if name.startswith("on_") or name.endswith(("_made", "_lost", "_writing"))
+    ]
+    assert [name for name in called if not hasattr(HttpToolsProtocol, name)] == []
 
 
 @pytest.fixture(scope="module")
 def api(endless: FakeEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     models = fake_models({"a": FakeEngine(), "endless": endless}, tmp_path_factory.mktemp("models"))
-    with running(create_app(models, Limits(body_timeout=SECONDS))) as url:
+    with pytest.MonkeyPatch.context() as patch, running(create_app(models)) as url:
+        patch.setattr("chatbot.chat.server.gate.BODY_TIMEOUT", SECONDS)
         yield url
 
 
 @pytest.fixture
 def works_after(api: str, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """After the test, the server of the API answers, and it has logged nothing."""
+    """Check after the test that the server answers and has logged nothing."""
     yield
     response = httpx.post(api + CHAT, json={"messages": [{"role": "user", "content": "你好"}]}, timeout=PATIENCE)
     assert response.json()["choices"][0]["message"]["content"] == "你好"
@@ -291,10 +262,8 @@ def works_after(api: str, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
         "no route, chunked",
     ],
 )
-def test_bodies_that_do_not_end_and_those_that_no_route_needs(
-    api: str, parts: tuple[bytes, ...], closes: bool, start: bytes
-) -> None:
-    """The connection is closed, before the client's patience ends."""
+def test_incomplete_and_unexpected_bodies(api: str, parts: tuple[bytes, ...], closes: bool, start: bytes) -> None:
+    """The server closes the connection in time."""
     with connection(api) as client:
         for part in parts:
             client.sendall(part)
@@ -305,7 +274,7 @@ def test_bodies_that_do_not_end_and_those_that_no_route_needs(
 
 @pytest.mark.usefixtures("works_after")
 @pytest.mark.parametrize("stream", [False, True])
-def test_question_of_a_client_that_leaves_is_cancelled(api: str, endless: FakeEngine, stream: bool) -> None:
+def test_question_of_a_disconnected_client_is_cancelled(api: str, endless: FakeEngine, stream: bool) -> None:
     asked = {"model": "endless", "stream": stream, "messages": [{"role": "user", "content": "x"}]}
     body, before = json.dumps(asked).encode(), len(endless.requests)
     with connection(api) as client:

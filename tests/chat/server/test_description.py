@@ -1,4 +1,4 @@
-"""The server does what its own OpenAPI description says, for requests that schemathesis makes from it."""
+"""Conformity of the server to its OpenAPI description, for requests that schemathesis generates."""
 
 import json
 
@@ -38,10 +38,10 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> schemathesis.BaseSche
         *[("POST", path, mode) for path in (*REPLIES, *OF_THE_PAGE) for mode in (POSITIVE, NEGATIVE)],
     ],
 )
-def test_requests_of_the_description(
+def test_server_conforms_to_its_description(
     described: schemathesis.BaseSchema, method: str, path: str, mode: schemathesis.GenerationMode
 ) -> None:
-    """Of requests that fit the description, and of those that do not."""
+    """Requests are valid or invalid according to the description."""
     operation = described[path][method]
     checks = [*CHECKS, negative_data_rejection if mode.is_negative else positive_data_acceptance]
 
@@ -52,7 +52,7 @@ def test_requests_of_the_description(
     def requests(case: schemathesis.Case) -> None:
         response = case.call()
         # Limits of several fields together, which a JSON schema cannot state, sizes, and names of models.
-        messages = "others are allowed for each token", '"unsupported_value"', '"body_too_large"'
+        messages = "alternatives per token exceed the limit", '"unsupported_value"', '"body_too_large"'
         limited = any(message in response.text for message in messages)
         named = path in OF_THE_PAGE
         case.validate_response(response, checks=CHECKS if limited or named else checks)
@@ -60,8 +60,8 @@ def test_requests_of_the_description(
     requests()
 
 
-def test_description_is_whole(described: schemathesis.BaseSchema) -> None:
-    """No 422, which the server does not use."""
+def test_description_has_no_422(described: schemathesis.BaseSchema) -> None:
+    """The server never answers with FastAPI's 422."""
     text = json.dumps(described.raw_schema)
     assert "422" not in text
     assert "HTTPValidationError" not in text

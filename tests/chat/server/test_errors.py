@@ -1,4 +1,4 @@
-"""Bodies that are refused, and those that must not be: the status, the field, and what was expected."""
+"""Refused bodies: the status, the field and the message. Unusual bodies that are accepted."""
 
 import codecs
 import json
@@ -12,19 +12,18 @@ from fastapi.testclient import TestClient
 
 from chatbot.chat.loading import LoadedModel
 from chatbot.chat.server.app import create_app
-from chatbot.chat.server.request_bodies import Searches
 from chatbot.config.decoding import DecodingSettings
-from tests.chat.server.fake_models import FakeEngine, fake_models, served
+from tests.chat.server.fake_models import FakeEngine, FakeResponder, fake_models, served
 
 CHAT, COMPLETIONS, _ = WAYS = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "你好"}], "prompt": "你好", "input": "你好"}
 CHINESE = '{"messages": [{"role": "user", "content": "你好"}]}'
 BEGIN = b'{"messages": [{"role": "user", "content": "x"}], '
 REFUSED = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text(encoding="utf-8"))
-SEARCHES = {
-    "a": Searches(DecodingSettings(), DecodingSettings(beam_size=5)),
-    "sample": Searches(DecodingSettings(), DecodingSettings(top_p=0.8)),
-    "looking up": Searches(DecodingSettings(), DecodingSettings(beam_size=5, retrieve="30"), looks_up=True),
+RESPONDERS = {
+    "a": FakeResponder(DecodingSettings(), DecodingSettings(beam_size=5)),
+    "sample": FakeResponder(DecodingSettings(), DecodingSettings(top_p=0.8)),
+    "looking up": FakeResponder(DecodingSettings(), DecodingSettings(beam_size=5, retrieve="30"), retrieval=True),
 }
 
 
@@ -33,15 +32,15 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     folder = tmp_path_factory.mktemp("models")
 
     def open_model(directory: Path) -> LoadedModel:
-        return served(FakeEngine(), searches=SEARCHES[directory.name], directory=str(directory))
+        return served(FakeEngine(), responder=RESPONDERS[directory.name], directory=str(directory))
 
-    models = fake_models(dict.fromkeys(SEARCHES), folder, open_model=open_model)
+    models = fake_models(dict.fromkeys(RESPONDERS), folder, open_model=open_model)
     with TestClient(create_app(models, ratings=folder / "ratings.jsonl")) as client:
         yield client
 
 
 def refusal(client: TestClient, path: str, body: Any) -> dict[str, Any]:
-    """The error in the answer to a body of JSON, with a question if it has none, or to bytes."""
+    """Return the error for a body. A dict gets a question if it has none."""
     body = {**HELLO, **body} if isinstance(body, dict) else body
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     response = client.post(path, content=content, headers={"Content-Type": "application/json"})
@@ -51,7 +50,7 @@ def refusal(client: TestClient, path: str, body: Any) -> dict[str, Any]:
 
 
 def rows(part: str) -> list[list[Any]]:
-    """The rows of a part of refused.yaml, each with its path."""
+    """Return the rows of a part of refused.yaml with their paths."""
     return [[path, *row] for path, rows in REFUSED[part].items() for row in rows]
 
 
@@ -69,16 +68,14 @@ def rows(part: str) -> list[list[Any]]:
     ],
     ids=lambda value: None if isinstance(value, str) else "",
 )
-def test_fields_that_are_not_as_declared_are_named(
-    client: TestClient, path: str, body: Any, param: str | None, message: str
-) -> None:
+def test_invalid_fields_are_named(client: TestClient, path: str, body: Any, param: str | None, message: str) -> None:
     error = refusal(client, path, body)
     expected = f"{param or 'The body'}: {message}"
     assert (error["message"], error["param"], error["code"]) == (expected, param, "invalid_value")
 
 
 @pytest.mark.parametrize(("path", "body", "param"), rows("no_model_can"))
-def test_what_no_model_can_do_is_refused(client: TestClient, path: str, body: dict[str, Any], param: str) -> None:
+def test_unsupported_features_are_refused(client: TestClient, path: str, body: dict[str, Any], param: str) -> None:
     assert refusal(client, path, body)["param"] == param
 
 
@@ -92,7 +89,7 @@ def test_fields_that_exclude_each_other_are_named(client: TestClient, body: dict
 
 
 def message(text: Any = "x", **fields: Any) -> bytes:
-    """A body with one message."""
+    """Return a body with one message."""
     return json.dumps({"messages": [{"role": "user", "content": text}], **fields}).encode()
 
 
@@ -131,7 +128,7 @@ PARTS, TURN = [{"type": "text"}], {"role": "user", "content": "x"}
     ids=lambda value: repr(value[:60]) if isinstance(value, bytes) else None,
 )
 def test_hostile_bodies(client: TestClient, caplog: pytest.LogCaptureFixture, body: bytes, status: int) -> None:
-    """The right status, nothing is logged, and the next request is answered."""
+    """The status is right, nothing is logged, and the next request is answered."""
     response = client.post(CHAT, content=body, headers={"Content-Type": "application/json"})
     assert response.status_code == status, response.text
     error = response.json().get("error")
@@ -141,7 +138,7 @@ def test_hostile_bodies(client: TestClient, caplog: pytest.LogCaptureFixture, bo
 
 
 def posted(content: bytes, content_type: str) -> dict[str, Any]:
-    """The content of a request."""
+    """Return the arguments of a request with a content."""
     return {"content": content, "headers": {"Content-Type": content_type}}
 
 
@@ -150,7 +147,7 @@ def posted(content: bytes, content_type: str) -> dict[str, Any]:
     [
         ("GET", "/nothing", {}, 404, "No such path: /nothing"),
         *[
-            (method, path, {}, 404, f"No such path: {path}; use /v1{end}: the base URL ends in /v1, once")
+            (method, path, {}, 404, f"No such path: {path}; use /v1{end}: the base URL must end in a single /v1")
             for method, path, end in (
                 ("POST", "/chat/completions", "/chat/completions"),
                 ("POST", "/completions", "/completions"),
@@ -158,8 +155,9 @@ def posted(content: bytes, content_type: str) -> dict[str, Any]:
                 ("GET", "/models", "/models"),
             )
         ],
-        ("GET", "/v1/models/..%2f..%2fetc%2fpasswd", {}, 404, "No model is named '../../etc/passwd'; there are: "),
-        ("POST", CHAT, {"json": {"model": "x", **HELLO}}, 404, "No model is named 'x'; there are: a, sample"),
+        ("GET", "/v1/models/..%2f..%2fetc%2fpasswd", {}, 404, "No model is named '../../etc/passwd'; the models are "),
+        ("POST", CHAT, {"json": {"model": "x", **HELLO}}, 404, "No model is named 'x'; the models are a, sample"),
+        ("POST", CHAT, {"json": {"model": "A" * 10**5, **HELLO}}, 404, f"No model is named '{'A' * 40}'; the models"),
         ("GET", CHAT, {}, 405, f"GET is not allowed for {CHAT}; use POST"),
         ("POST", "/v1/models", {"json": {}}, 405, "POST is not allowed for /v1/models; use GET"),
         ("POST", CHAT, posted(b" " * (2**21 + 1), "application/json"), 413, "The body has more than 2,097,152 bytes"),
@@ -170,17 +168,17 @@ def posted(content: bytes, content_type: str) -> dict[str, Any]:
         ("POST", CHAT, posted(b"{}", "application/a+json"), 400, "messages: Field"),
         ("POST", CHAT, posted(b"{}", "application/json; charset=utf-8"), 400, "messages: Field"),
         ("POST", CHAT, posted(b"{'a'", "application/json"), 400,
-         "The body is not JSON in UTF-8: unexpected character, expected a string key: line 1 column 2 (char 1); curl "),
+         "The body is not JSON in UTF-8: unexpected character, expected a string key: line 1 column 2 (char 1); send "),
         *[
             ("POST", CHAT, posted(CHINESE.encode(charset), "application/json"), 400,
              f"The body is not JSON in UTF-8: 'utf-8' codec can't decode byte {place}: ")
             for charset, place in (("gbk", "0xc4 in position 43"), ("utf-16", "0xff in position 0"))
         ],
         ("POST", CHAT, {"json": {"input": "x"}}, 400,
-         "messages: Field required; a body with input is for /v1/responses"),
+         "messages: Field required; send a body with input to /v1/responses"),
         ("POST", "/v1/responses", {"json": HELLO | {"input": None}}, 400, "input: Input should be a valid string"),
         ("POST", "/v1/responses", {"json": {"messages": []}}, 400,
-         "input: Field required; a body with messages is for /v1/chat/completions"),
+         "input: Field required; send a body with messages to /v1/chat/completions"),
         ("POST", COMPLETIONS, {"json": {}}, 400, "prompt: Field required"),
     ],
 )  # fmt: skip
@@ -200,5 +198,5 @@ def test_log_probs_are_bounded(client: TestClient) -> None:
         body = {"prompt": ["x"] * prompts, "n": 32, "logprobs": top}
         response = client.post(COMPLETIONS, json=body)
         assert response.status_code == status
-    expected = "logprobs: with 64 replies, at most 15 others are allowed for each token, not 20"
+    expected = "logprobs: 20 alternatives per token exceed the limit of 15 for 64 replies"
     assert response.json()["error"]["message"] == expected

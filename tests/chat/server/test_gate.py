@@ -1,4 +1,4 @@
-"""Who may ask the server, with which keys, how often, and how much."""
+"""Access to the server: hosts, keys, rates and concurrency."""
 
 import asyncio
 import contextlib
@@ -18,10 +18,12 @@ from chatbot.chat.server import completions as module
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.completions import EventStream
 from chatbot.chat.server.connection import DRAINED
-from chatbot.chat.server.gate import Gate, address_of, read_keys
+from chatbot.chat.server.errors import CLIENT_LEFT
+from chatbot.chat.server.gate import Gate, client_address, read_keys
 from chatbot.chat.server.state import Limits
 from chatbot.errors import UserError
 from tests.chat.server.fake_models import FakeEngine, fake_models, nothing, served
+from tests.chat.server.running import status_of
 
 CHAT = "/v1/chat/completions"
 HELLO: Any = {"messages": [{"role": "user", "content": "你好"}]}
@@ -29,12 +31,12 @@ REPLIED: Any = {"model": "a", "question": "你好", "reply": "好"}
 
 
 def client_of(folder: Path, engine: FakeEngine | None = None, limits: Limits = Limits(), **settings: Any) -> TestClient:  # noqa: B008
-    """A client of an app in this process. It runs no event loop between requests, so no model is replaced."""
+    """Return a client of an app in this process, without an event loop between requests."""
     return TestClient(create_app(fake_models({"a": engine or FakeEngine()}, folder), limits, **settings))
 
 
 def error_of(response: Any, status: int) -> dict[str, Any]:
-    """The error in a response of this status, which has OpenAI's form."""
+    """Check the status and the form of an error response, and return the error."""
     assert response.status_code == status
     assert response.headers["content-type"] == "application/json"
     error: dict[str, Any] = response.json()["error"]
@@ -48,7 +50,7 @@ def with_key(key: str) -> dict[str, str]:
 
 
 def test_host(tmp_path: Path) -> None:
-    """A page whose name was made to resolve to 127.0.0.1 gets nothing."""
+    """DNS rebinding fails."""
     with client_of(tmp_path, limits=Limits(hosts={"localhost", "127.0.0.1", "::1"})) as client:
         for host in ("LOCALHOST:8000", "127.0.0.1:1", "[::1]:8000", "[::1]", "10.0.0.1"):
             assert client.get("/v1/models", headers={"Host": host}).status_code == 200
@@ -83,7 +85,7 @@ def test_failure_of_the_engine(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         assert "secret" not in error["message"]
         assert "a secret" in caplog.text
         assert "Traceback" not in caplog.text
-        engine.answer = lambda question: [UserError("--ban: these words leave nothing to reply")]
+        engine.answer = lambda question: [UserError("--ban: these words exclude every possible reply")]
         assert "--ban" in error_of(client.post(CHAT, json=HELLO), 400)["message"]
 
 
@@ -151,13 +153,13 @@ def test_readiness(tmp_path: Path) -> None:
         assert client.get("/ready").status_code == 200
         assert [client.head(path).status_code for path in ("/", "/health", "/ready")] == [200] * 3
         client.app.state.server.stopping = True
-        assert error_of(client.get("/ready"), 503)["message"] == "The server stops"
+        assert error_of(client.get("/ready"), 503)["message"] == "The server is stopping"
         assert not engine.closed.is_set()
     assert engine.closed.is_set()
 
 
-def test_what_a_client_has_not_read_is_counted(tmp_path: Path) -> None:
-    """An active request ends when its last byte has left the process."""
+def test_unread_response_counts_as_active(tmp_path: Path) -> None:
+    """A request is active until its last byte has left the process."""
     app = create_app(fake_models({"a": FakeEngine()}, tmp_path))
 
     async def active_before_and_after() -> list[str]:
@@ -190,16 +192,16 @@ def test_rate_counts_replies(tmp_path: Path) -> None:
     with client_of(tmp_path, limits=Limits(rate=40)) as client:
         assert client.post(CHAT, json={**HELLO, "n": 32}).status_code == 200
         error = error_of(client.post("/v1/completions", json={"prompt": ["a"] * 20, "n": 32}), 400)
-        assert error["message"] == "n: 640 replies to a request are more than the 40 a minute that are allowed"
+        assert error["message"] == "n: 640 replies exceed the limit of 40 replies per minute"
         response = client.post("/v1/completions", json={"prompt": ["a"] * 4, "n": 2})
-        assert error_of(response, 429)["message"].startswith("Too many replies in a minute; wait ")
+        assert error_of(response, 429)["message"].startswith("Too many replies per minute; wait ")
         assert response.headers["retry-after"] in ("2", "3")
         assert client.post("/v1/completions", json={"prompt": ["a"] * 3, "n": 2}).status_code == 200
         assert client.post(CHAT, json=HELLO).status_code == 429
 
 
-def test_one_client_does_not_take_all_places(tmp_path: Path) -> None:
-    """Nor do several have more than all; a request that has ended leaves its place to the next."""
+def test_one_client_cannot_use_all_slots(tmp_path: Path) -> None:
+    """Several clients share all slots, and a finished request frees its slot."""
     engine = FakeEngine(nothing)
     app = create_app(fake_models({"a": engine}, tmp_path), Limits(requests=4), request_timeout=0.2)
 
@@ -221,42 +223,23 @@ def test_one_client_does_not_take_all_places(tmp_path: Path) -> None:
         assert error_of(found[0], 504)["code"] == "timeout"
     assert all(request.cancelled.is_set() for request in engine.requests)
     (gate,) = [layer for layer in layers_of(app) if isinstance(layer, Gate)]
-    assert not gate._active_of  # clients that ask no more are forgotten
-
-
-async def status_for(app: Any, path: str, body: Any, left: threading.Event | None = None) -> int:
-    """The status of the answer to a request; 0 without one. left: is set when the client leaves; None: it stays."""
-    content, statuses = json.dumps(body).encode(), [0]
-    parts = iter([{"type": "http.request", "body": content}])
-
-    async def receive() -> Any:
-        if (part := next(parts, None)) is not None:
-            return part
-        await (asyncio.Event().wait() if left is None else asyncio.to_thread(left.wait, 60))
-        return {"type": "http.disconnect"}
-
-    async def send(message: Any) -> None:
-        statuses.append(message.get("status", statuses[-1]))
-
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
-    scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "client": ("192.0.2.1", 1)}
-    await app(scope, receive, send)
-    return statuses[-1]
+    assert not gate._active  # clients that ask no more are forgotten
 
 
 @pytest.mark.parametrize(("path", "body"), [(CHAT, HELLO), ("/chat/attention", REPLIED)], ids=["chat", "attention"])
 @pytest.mark.parametrize(("leaves", "status"), [(False, 504), (True, 0)], ids=["late", "client leaves"])
-def test_place_of_who_waits_for_a_model_is_free_when_the_time_is_over_or_the_client_has_left(
+def test_slot_is_freed_on_timeout_or_disconnect_while_a_model_loads(
     tmp_path: Path, path: str, body: Any, leaves: bool, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The model is loaded nevertheless, for the next one. What is left of the time is for the replies."""
-    begun, goes_on, left, original = threading.Event(), threading.Event(), list[float](), module.answers
+    """The model is still loaded for the next request. The replies get the rest of the time limit."""
+    begun, goes_on, left, original = threading.Event(), threading.Event(), list[float](), module.stream_replies
+    content = json.dumps(body).encode()
 
-    def answers(submit: Any, questions: Any, seconds: float, receive: Any) -> Any:
+    def stream_replies(submit: Any, questions: Any, seconds: float, receive: Any) -> Any:
         left.append(seconds)
         return original(submit, questions, seconds, receive)
 
-    monkeypatch.setattr(module, "answers", answers)
+    monkeypatch.setattr(module, "stream_replies", stream_replies)
 
     def open_model(directory: Path) -> LoadedModel:
         begun.set()
@@ -267,20 +250,21 @@ def test_place_of_who_waits_for_a_model_is_free_when_the_time_is_over_or_the_cli
     app = create_app(models, request_timeout=60 if leaves else 0.1)
 
     async def twice() -> list[int]:
-        first = await status_for(app, path, body, begun if leaves else None)
+        first = await status_of(app, "POST", path, content, leaves=begun if leaves else None)
         (gate,) = [layer for layer in layers_of(app) if isinstance(layer, Gate)]
-        assert not gate._active_of
+        assert not gate._active
         goes_on.set()
         await asyncio.gather(*models._loading.values())
         app.state.server.request_timeout = 60
-        return [first, await status_for(app, path, body)]
+        return [first, await status_of(app, "POST", path, content)]
 
     assert asyncio.run(twice()) == [status, 200]
+    assert f'status="{status or CLIENT_LEFT}"' in app.state.server.metrics.text().decode()
     assert all(0 < seconds < 60 for seconds in left)
 
 
 def layers_of(app: Any) -> Iterator[Any]:
-    """The middlewares of an app."""
+    """Yield the middlewares of an app."""
     layer = app.middleware_stack
     while layer is not None:
         yield layer
@@ -288,8 +272,8 @@ def layers_of(app: Any) -> Iterator[Any]:
 
 
 def test_clients_are_named_by_their_key_or_network(tmp_path: Path) -> None:
-    """In an IPv6 network, a client chooses its address."""
-    assert address_of({"client": None}) == ""
+    """A client can choose its address in an IPv6 network."""
+    assert client_address({"client": None}) == ""
     for address, network in {
         "192.0.2.1": "192.0.2.1",
         "2001:db8:1:2:3::4": "2001:db8:1:2::/64",
@@ -297,7 +281,7 @@ def test_clients_are_named_by_their_key_or_network(tmp_path: Path) -> None:
         "fe80::1%eth0": "fe80::/64",
         "a:b": "a:b",
     }.items():
-        assert address_of({"client": (address, 1)}) == network
+        assert client_address({"client": (address, 1)}) == network
     with client_of(tmp_path, engine := FakeEngine(), Limits(keys=(b"one",))) as client:
         client.post(CHAT, json=HELLO, headers=with_key("one"))
     assert engine.questions[0].client.startswith("key ")
@@ -307,8 +291,10 @@ def test_clients_are_named_by_their_key_or_network(tmp_path: Path) -> None:
 def test_keys(tmp_path: Path) -> None:
     with client_of(tmp_path, limits=Limits(keys=(b"one", b"two"))) as client:
         for header, message in {
-            **dict.fromkeys(("", "Bearer", "Bearer ", "one", "Basic one"), "A key is needed"),
-            **dict.fromkeys(("Bearer three", "Bearer one two", "Bearer \u00e9"), "This key is not valid"),
+            **dict.fromkeys(
+                ("", "Bearer", "Bearer ", "one", "Basic one"), "An API key is required; send the header Authorization"
+            ),
+            **dict.fromkeys(("Bearer three", "Bearer one two", "Bearer \u00e9"), "The API key is not valid"),
         }.items():
             headers = {"Authorization": header.encode("latin-1")}
             response = client.post(CHAT, json=HELLO, headers=headers)
@@ -327,7 +313,7 @@ def test_file_of_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     path.write_bytes(b"0123456789abcdef\r\n\n  two \n")
     assert read_keys(path) == [b"0123456789abcdef", b"two"]
     (warning,) = capsys.readouterr().err.splitlines()
-    assert "key 2 has 3 characters, and may be guessed" in warning
+    assert "key 2 has only 3 characters and could be guessed" in warning
     path.write_bytes(b"\n")
     with pytest.raises(UserError, match="no keys"):
         read_keys(path)
@@ -336,15 +322,15 @@ def test_file_of_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         if 0x21 <= byte <= 0x7E or byte in b"\r\n":
             assert read_keys(path) == (b"a%cb" % byte).splitlines()
         else:
-            with pytest.raises(UserError, match="key 1 has other characters"):
+            with pytest.raises(UserError, match="key 1 must contain only ASCII"):
                 read_keys(path)
-    for name, message in (("missing", "No such file"), ("", "Is a directory; give a file")):
+    for name, message in (("missing", "No such file"), ("", "Is a directory; the file must")):
         with pytest.raises(UserError, match=message):
             read_keys(tmp_path / name)
 
 
-def test_wrong_keys_are_few_and_never_keep_others_out(tmp_path: Path) -> None:
-    """Whoever guesses learns nothing more after some; a valid key passes, also from the same address."""
+def test_wrong_keys_are_limited_and_never_lock_out_others(tmp_path: Path) -> None:
+    """An address that guesses learns nothing more, but a valid key from it still passes."""
     app = create_app(fake_models({"a": FakeEngine()}, tmp_path), Limits(keys=(b"one", b"two")))
     with TestClient(app, client=("192.0.2.1", 1)) as client:
         for _ in range(11):
@@ -353,7 +339,7 @@ def test_wrong_keys_are_few_and_never_keep_others_out(tmp_path: Path) -> None:
             error_of(client.get("/v1/models", headers=with_key(str(number))), 401)
         response = client.get("/v1/models", headers=with_key("wrong"))
         error = error_of(response, 429)
-        assert error["message"] == "Too many wrong keys from this address in a minute; wait 6 seconds"
+        assert error["message"] == "Too many wrong keys from this address per minute; wait 6 seconds"
         assert response.headers["retry-after"] == "6"
         for key in ("one", "two"):
             assert client.get("/v1/models", headers=with_key(key)).status_code == 200

@@ -1,4 +1,4 @@
-"""The models of a server: their names, and what goes wrong when they are loaded or replaced."""
+"""The models of a server: names, and failures while loading and replacing them."""
 
 import asyncio
 import dataclasses
@@ -15,9 +15,9 @@ from chatbot.chat.loading import LoadedModel
 from chatbot.chat.server import models as module
 from chatbot.chat.server.errors import ApiError
 from chatbot.chat.server.models import (
-    BESIDE_WEIGHTS,
-    client_names,
-    models_of,
+    OVERHEAD_BYTES,
+    assign_client_names,
+    model_lister,
 )
 from chatbot.errors import UserError
 from tests.chat.server.fake_models import FakeEngine, fake_models, point, served
@@ -25,16 +25,16 @@ from tests.chat.server.fake_models import FakeEngine, fake_models, point, served
 
 @pytest.fixture(autouse=True)
 def _few_collections(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Collections of a test's process take seconds, since it has everything in memory; only their test has them."""
+    """Garbage collections are slow in a test process, so only the tests about them run them."""
     if "collections" not in request.node.name:
-        monkeypatch.setattr(module, "leave_out_of_collections", lambda: None)
+        monkeypatch.setattr(module, "freeze_live_objects", lambda: None)
 
 
 @dataclasses.dataclass
 class Opened:
-    """Models, each time with an engine of its own, whose step is the number of those that were opened.
+    """Models whose step is the number of models opened so far, each with its own engine.
 
-    engines: by the order in which they were opened. begun, goes_on: of each opening.
+    engines: in the order of opening. begun, goes_on: set when opening begins, and to let it continue.
     """
 
     folder: Path
@@ -47,7 +47,7 @@ class Opened:
 
     def __post_init__(self) -> None:
         self.goes_on.set()
-        limit = self.most * BESIDE_WEIGHTS + 1000  # bytes of empty checkpoints
+        limit = self.most * OVERHEAD_BYTES + 1000  # bytes of empty checkpoints
         self.models = fake_models(dict.fromkeys(self.names), self.folder, limit, self.open_model)
 
     def open_model(self, directory: Path) -> LoadedModel:
@@ -59,7 +59,7 @@ class Opened:
         return served(self.engines[-1], step=len(self.engines), directory=str(directory))
 
     async def use(self, name: str = "a") -> int:
-        """Use a model shortly. Returns its step."""
+        """Use a model briefly, and return its step."""
         async with self.models.use(name) as model:
             return model.card.step
 
@@ -69,13 +69,13 @@ class Opened:
         return raised.value
 
 
-def test_memory_of_a_replaced_model_is_freed_although_collections_leave_its_objects_out(tmp_path: Path) -> None:
+def test_memory_of_a_replaced_model_is_freed_despite_frozen_collections(tmp_path: Path) -> None:
     opened = Opened(tmp_path)
 
     async def test() -> None:
         await opened.use()
         opened.engines[0].itself = opened.engines[0]  # type: ignore[attr-defined]  # as graphs, it is part of a cycle
-        gc.freeze()  # as `leave_out_of_collections` does
+        gc.freeze()  # as `freeze_live_objects` does
         point(tmp_path / "a", 2)
         await opened.models.refresh()
         replaced = weakref.ref(opened.engines.pop(0))
@@ -95,7 +95,7 @@ def test_damaged_newer_checkpoint_keeps_the_old_one(tmp_path: Path, caplog: pyte
         for _ in range(3):
             await opened.models.refresh()
         assert len(opened.engines) == 1
-        assert caplog.text.count("newer checkpoint is not used") == 1
+        assert caplog.text.count("newer checkpoint cannot be loaded") == 1
         (tmp_path / "a" / LAST).unlink()
         await opened.models.refresh()
         point(tmp_path / "a", 3)  # an engine with another step is loaded in its place
@@ -108,10 +108,8 @@ def test_damaged_newer_checkpoint_keeps_the_old_one(tmp_path: Path, caplog: pyte
         asyncio.run(test())
 
 
-def test_model_that_cannot_be_loaded_or_has_no_room_is_refused(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """For one that cannot be loaded, another has room."""
+def test_unloadable_model_and_full_memory_are_errors(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A model that failed to load leaves room for another."""
     opened = Opened(tmp_path, "abc", most=1, damaged="a")
 
     async def test() -> None:
@@ -126,7 +124,7 @@ def test_model_that_cannot_be_loaded_or_has_no_room_is_refused(
     asyncio.run(test())
 
 
-def test_newer_checkpoint_is_as_old_for_others_that_need_room_as_the_one_before(tmp_path: Path) -> None:
+def test_newer_checkpoint_inherits_the_last_use(tmp_path: Path) -> None:
     opened = Opened(tmp_path, "abc", most=3)
 
     async def test() -> None:
@@ -135,31 +133,15 @@ def test_newer_checkpoint_is_as_old_for_others_that_need_room_as_the_one_before(
         point(tmp_path / "b", 3)
         await opened.models.refresh()
         await asyncio.gather(*opened.models._closing)
-        opened.models._limit = 2 * BESIDE_WEIGHTS + 1000
+        opened.models._limit = 2 * OVERHEAD_BYTES + 1000
         await opened.use("c")
         assert [*opened.models.loaded] == ["b", "c"]
 
     asyncio.run(test())
 
 
-def test_model_that_is_loaded_while_the_server_stops_is_closed(tmp_path: Path) -> None:
-    opened = Opened(tmp_path)
-    opened.goes_on.clear()
-
-    async def test() -> None:
-        asked = asyncio.create_task(opened.error_of("a"))
-        await asyncio.to_thread(opened.begun.wait, 5)
-        await opened.models.close()
-        opened.goes_on.set()
-        assert (await asked).detail == "The server stops"
-        await asyncio.gather(*opened.models._closing)
-        assert opened.engines[0].closed.is_set()
-
-    asyncio.run(test())
-
-
-def test_questions_at_once_load_a_model_once(tmp_path: Path) -> None:
-    """Also if the client of the first one leaves meanwhile."""
+def test_concurrent_questions_load_a_model_once(tmp_path: Path) -> None:
+    """This holds even if the first client disconnects."""
     opened = Opened(tmp_path)
     opened.goes_on.clear()
 
@@ -174,36 +156,26 @@ def test_questions_at_once_load_a_model_once(tmp_path: Path) -> None:
     asyncio.run(test())
 
 
-def test_unknown_names(tmp_path: Path) -> None:
-    models = fake_models({"a": FakeEngine()}, tmp_path)
-    for name in ("x", "", "../a", "A", "a\0", "a" * 100_000):
-        with pytest.raises(ApiError, match=r"; there are: a; /v1/models lists all$") as raised:
-            models.name_of(name)
-        assert (raised.value.status_code, raised.value.code) == (404, "model_not_found")
-        assert len(raised.value.detail) < 200
-    assert models.name_of(None) == "a"
-
-
 def test_names_for_clients() -> None:
     names = ("weibo", "o1", "o3-mini", "gpt-5", "GPT-4o", "chatgpt-x", "chatbot-o1", "中文", "old", "opus")
-    found = client_names([Path("/x") / name for name in names])
+    found = assign_client_names([Path("/x") / name for name in names])
     assert list(found) == [
         *("weibo", "chatbot-o1", "chatbot-o3-mini", "chatbot-gpt-5", "chatbot-GPT-4o", "chatbot-chatgpt-x"),
         *("chatbot-chatbot-o1", "中文", "old", "opus"),
     ]
-    assert client_names([Path("/x/a"), Path("/y/a")]) == {"a": Path("/x/a"), "chatbot-a": Path("/y/a")}
+    assert assign_client_names([Path("/x/a"), Path("/y/a")]) == {"a": Path("/x/a"), "chatbot-a": Path("/y/a")}
 
 
 def test_models_of_the_folder(work_dir: Path) -> None:
-    """Only those that are named, unless all are; attempts without a checkpoint are left out."""
+    """Only named models are listed unless all are offered. Attempts without a checkpoint are left out."""
     for name, files in {"b": (CONFIG, LAST), "a": (CONFIG, LAST), "new": (CONFIG,)}.items():
         (work_dir / "checkpoints" / name).mkdir(parents=True)
         for file in files:
             (work_dir / "checkpoints" / name / file).touch()
     named, exported = work_dir / "checkpoints" / "b", work_dir / "exported"
-    assert list(models_of([named])()) == ["b"]
-    assert list(models_of([exported, named])()) == ["exported", "b"]
-    assert list(models_of([], all_attempts=True)()) == ["a", "b"]
-    assert list(models_of([named], all_attempts=True)()) == ["b", "a"]
-    assert list(models_of([exported], all_attempts=True)()) == ["exported", "a", "b"]
-    assert models_of([work_dir / "a"], all_attempts=True)()["a"] == work_dir / "a"
+    assert list(model_lister([named])()) == ["b"]
+    assert list(model_lister([exported, named])()) == ["exported", "b"]
+    assert list(model_lister([], all_attempts=True)()) == ["a", "b"]
+    assert list(model_lister([named], all_attempts=True)()) == ["b", "a"]
+    assert list(model_lister([exported], all_attempts=True)()) == ["exported", "a", "b"]
+    assert model_lister([work_dir / "a"], all_attempts=True)()["a"] == work_dir / "a"

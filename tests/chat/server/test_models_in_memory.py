@@ -1,4 +1,4 @@
-"""Models in memory against a plain account of them, for all orders of uses, new checkpoints, refreshes and ends."""
+"""Random uses, checkpoints, refreshes and closings of models, compared with a simple account of them."""
 
 import asyncio
 import dataclasses
@@ -20,17 +20,17 @@ from chatbot.attempts.files import LAST
 from chatbot.chat.loading import LoadedModel
 from chatbot.chat.server import models as module
 from chatbot.chat.server.errors import ApiError
-from chatbot.chat.server.models import BESIDE_WEIGHTS, Models
+from chatbot.chat.server.models import OVERHEAD_BYTES, Models
 from tests.chat.server.fake_models import FakeEngine, point, served
 
-UNIT = BESIDE_WEIGHTS // 2
+UNIT = OVERHEAD_BYTES // 2
 SIZES = {"a": 2, "b": 2, "c": 3, "large": 6}  # in units, with what a model takes beside its weights
 LIMIT = 5
 NAMES = st.sampled_from(sorted(SIZES))
 
 
 class ThreadOfTheTest(ThreadPoolExecutor):
-    """Runs calls in the thread of the test: each at once, or, if they wait, when it is taken from `waiting`."""
+    """An executor that runs calls in the test's thread: immediately, or when they are taken from `waiting`."""
 
     def __init__(self, waits: bool) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class ThreadOfTheTest(ThreadPoolExecutor):
 
 @dataclasses.dataclass(eq=False)
 class Loaded:
-    """A model in memory, by the account. ended: when its last use ended."""
+    """A model in memory according to the account. ended: when its last use ended."""
 
     name: str
     step: int
@@ -63,7 +63,7 @@ class Loaded:
 
 @dataclasses.dataclass(eq=False)
 class Use:
-    """A question that is being answered. loaded: its model, by the account. status: of the error, if it is refused."""
+    """A running question. loaded: its model in the account. status: the status of a refusal."""
 
     name: str
     end: asyncio.Event
@@ -73,7 +73,7 @@ class Use:
 
 
 class ModelsInMemory(RuleBasedStateMachine):
-    """Each action is finished before the next, and must do what the account says."""
+    """Each action finishes before the next, and must agree with the account."""
 
     overlap = False
 
@@ -100,7 +100,7 @@ class ModelsInMemory(RuleBasedStateMachine):
         return served(engine, step=self.whole[directory.name], directory=str(directory))
 
     def run(self, begun: Coroutine[Any, Any, None] | None = None) -> None:
-        """Begin something, and finish all that can be."""
+        """Start a coroutine, and run everything that can run."""
 
         async def settle() -> None:
             for _ in range(30):
@@ -112,12 +112,12 @@ class ModelsInMemory(RuleBasedStateMachine):
 
     @rule(name=NAMES, whole=st.booleans())
     def write_checkpoint(self, name: str, whole: bool) -> None:
-        """Also the first one of an attempt, which is offered from then on."""
+        """Write a checkpoint. The first one adds the attempt to the offered models."""
         self.number += 1
         if name not in self.offered:
             (self.folder / name).mkdir()
             with (self.folder / name / "ckpt-0.safetensors").open("wb") as file:
-                file.truncate(SIZES[name] * UNIT - BESIDE_WEIGHTS)
+                file.truncate(SIZES[name] * UNIT - OVERHEAD_BYTES)
             self.offered[name] = self.folder / name
             whole = True
         point(self.folder / name, self.number, whole)
@@ -183,7 +183,7 @@ class ModelsInMemory(RuleBasedStateMachine):
         return any(use.loaded is loaded for use in self.uses)
 
     def makes_room(self, size: int, spared: Loaded | None = None) -> bool:
-        """Let as few models as possible leave the account, those that were used least recently, if that makes room."""
+        """Remove the fewest least recently used models from the account, if that makes room."""
         in_memory = {*self.account.values(), *(use.loaded for use in self.uses if use.loaded is not None)}
         idle = [loaded for loaded in self.account.values() if not self.is_used(loaded) and loaded is not spared]
         idle.sort(key=lambda loaded: loaded.ended)
@@ -211,7 +211,7 @@ class ModelsInMemory(RuleBasedStateMachine):
         assert steps == {name: loaded.step for name, loaded in self.account.items()}
 
     def go_on(self) -> None:
-        """Let the next thread of those that load and close models go on."""
+        """Run the next waiting call."""
         self.thread.waiting.popleft()()
         self.run()
 
@@ -229,7 +229,7 @@ class ModelsInMemory(RuleBasedStateMachine):
 
 
 class OverlappingActions(ModelsInMemory):
-    """Actions overlap, so that the account does not know what they do; it stays empty."""
+    """Actions overlap, so the account cannot predict them and stays empty."""
 
     overlap = True
 
@@ -241,8 +241,8 @@ class OverlappingActions(ModelsInMemory):
 
 @pytest.fixture(autouse=True)
 def _no_collections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Collections of garbage take seconds in the process of a test; `test_models.py` has them."""
-    monkeypatch.setattr(module, "leave_out_of_collections", lambda: None)
+    """Garbage collections are slow in a test process; `test_models.py` tests them."""
+    monkeypatch.setattr(module, "freeze_live_objects", lambda: None)
 
 
 @pytest.mark.parametrize("machine", [ModelsInMemory, OverlappingActions])
@@ -250,8 +250,8 @@ def test_models_in_memory(machine: type[ModelsInMemory]) -> None:
     run_state_machine_as_test(machine, settings=settings(max_examples=15, stateful_step_count=30, deadline=None))
 
 
-def test_model_that_leaves_while_its_refresh_waits() -> None:
-    """For the one that is loaded, which takes its place; then there is nothing to refresh."""
+def test_model_unloaded_while_its_refresh_waits() -> None:
+    """Another model takes its memory, so there is nothing to refresh."""
     machine = OverlappingActions()
     for name in "ab":
         machine.use(name)

@@ -1,4 +1,4 @@
-"""From the body of a request to questions to the engine, by each of the three ways to ask."""
+"""Questions for the engine from the bodies of the three routes."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -10,36 +10,36 @@ import pytest
 import yaml
 from fastapi.testclient import TestClient
 
+from chatbot.chat import clients
 from chatbot.chat.loading import LoadedModel
 from chatbot.chat.server import state
 from chatbot.chat.server.app import create_app
-from chatbot.chat.server.request_bodies import Searches
 from chatbot.config.decoding import DEFAULT_SEARCH, ONE_SAMPLE, DecodingSettings
 from chatbot.inference.request import Question
-from tests.chat.server.fake_models import FakeEngine, fake_models, served
+from tests.chat.server.fake_models import FakeEngine, FakeResponder, fake_models, served
 
 CHAT, COMPLETIONS, RESPONSES = WAYS = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 
 
 def settings(**search: Any) -> DecodingSettings:
-    """Settings of a server whose command line forbids a word."""
+    """Return the settings of a server with a banned word."""
     return DecodingSettings(ban=("词",), **search)
 
 
 SAMPLED: dict[str, Any] = {"top_p": 0.8, "anti_lm": 0.1}
 RERANKED: dict[str, Any] = {"candidates": 30, "top_p": 0.8, "rerank": 8.0}
 LOOKED_UP: dict[str, Any] = {"beam_size": 5, "retrieve": "30", "min_score": 2.0, "fallback": "?"}
-# Models by their searches; three have theirs from the command line, with all that it can say of a search.
+# Responders of models by their searches. Three have theirs from the command line, with all that it can say of a search.
 MODELS = {
-    "beam": Searches(settings(), settings(**DEFAULT_SEARCH)),
-    "greedy": Searches(settings(), settings(beam_size=1)),
-    "sample": Searches(settings(), settings(**SAMPLED)),
-    "looking up": Searches(settings(), settings(**LOOKED_UP), looks_up=True),
-    "best of many": Searches(settings(), settings(**RERANKED)),
-    "six beams": Searches(settings(beam_size=6), settings(beam_size=6)),
-    "chosen": Searches(settings(**LOOKED_UP), settings(**LOOKED_UP), looks_up=True),
-    "min_p": Searches(settings(candidates=9, min_p=0.1), settings(candidates=9, min_p=0.1)),
-    "any of many": Searches(settings(candidates=3), settings(candidates=3)),
+    "beam": FakeResponder(settings(), settings(**DEFAULT_SEARCH)),
+    "greedy": FakeResponder(settings(), settings(beam_size=1)),
+    "sample": FakeResponder(settings(), settings(**SAMPLED)),
+    "looking up": FakeResponder(settings(), settings(**LOOKED_UP), retrieval=True),
+    "best of many": FakeResponder(settings(), settings(**RERANKED)),
+    "six beams": FakeResponder(settings(beam_size=6), settings(beam_size=6)),
+    "chosen": FakeResponder(settings(**LOOKED_UP), settings(**LOOKED_UP), retrieval=True),
+    "min_p": FakeResponder(settings(candidates=9, min_p=0.1), settings(candidates=9, min_p=0.1)),
+    "any of many": FakeResponder(settings(candidates=3), settings(candidates=3)),
 }
 DECODING = yaml.safe_load(Path(__file__).with_name("decoding.yaml").read_text(encoding="utf-8"))
 ENGINE, PEOPLE = FakeEngine(), itertools.count()
@@ -48,13 +48,13 @@ Ask = Callable[..., list[Question]]
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    """A client of a server of MODELS, which read two turns, and of one that reads as many turns as its name says."""
+    """Return a client of MODELS, which read two turns, and of models named by their number of turns."""
 
     def open_model(directory: Path) -> LoadedModel:
-        searches, turns = MODELS.get(directory.name, MODELS["beam"]), 2
+        responder, turns = MODELS.get(directory.name, MODELS["beam"]), 2
         if directory.name.isdecimal():
             turns = int(directory.name)
-        return served(ENGINE, turns=turns, searches=searches, directory=str(directory))
+        return served(ENGINE, turns=turns, responder=responder, directory=str(directory))
 
     names = [*MODELS, *"01239"]
     models = fake_models(dict.fromkeys(names), tmp_path_factory.mktemp("models"), open_model=open_model)
@@ -64,7 +64,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
 
 @pytest.fixture
 def asked(client: TestClient) -> Ask:
-    """A function that returns the questions which the engine gets for a request with these fields, of a new person."""
+    """Return a function that sends a request of a new person and returns the questions to the engine."""
 
     def ask(path: str = CHAT, text: Any = "你好", model: str = "beam", **fields: Any) -> list[Question]:
         question = {
@@ -93,9 +93,7 @@ def asked(client: TestClient) -> Ask:
         {"logit_bias": {}, "response_format": {"type": "text"}, "modalities": ["text"], "reasoning_effort": "low"},
     ],
 )
-def test_without_decoding_fields_the_model_searches_as_it_does_elsewhere(
-    asked: Ask, path: str, fields: dict[str, Any]
-) -> None:
+def test_model_uses_its_own_search_without_decoding_fields(asked: Ask, path: str, fields: dict[str, Any]) -> None:
     assert asked(path, **fields) == [Question("你好", streams=False)]
     (streamed,) = asked(path, stream=True, **fields)
     assert (streamed, streamed.client) == (Question("你好"), "address testclient")
@@ -106,7 +104,7 @@ def test_without_decoding_fields_the_model_searches_as_it_does_elsewhere(
     ("model", "fields", "expected"), [(model, *row) for model, rows in DECODING.items() for row in rows]
 )
 def test_decoding_fields(asked: Ask, path: str, model: str, fields: dict[str, Any], expected: dict[str, Any]) -> None:
-    """What the command line forbids stays forbidden; the search of a model is not mixed with that of a request."""
+    """Banned words stay banned, and the searches of model and request are not mixed."""
     (question,) = asked(path, model=model, **fields)
     assert question.decoding == settings(**expected)
 
@@ -123,7 +121,7 @@ def test_decoding_fields(asked: Ask, path: str, model: str, fields: dict[str, An
         ({"max_tokens": -1}, {}),
     ],
 )
-def test_fields_beside_the_search(asked: Ask, path: str, fields: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_fields_besides_the_search(asked: Ask, path: str, fields: dict[str, Any], expected: dict[str, Any]) -> None:
     assert asked(path, **fields) == [Question("你好", streams=False, **expected)]
 
 
@@ -140,7 +138,7 @@ def test_fields_beside_the_search(asked: Ask, path: str, fields: dict[str, Any],
         (RESPONSES, {"max_output_tokens": -1}, {}),
     ],
 )
-def test_fields_of_one_way_to_ask(asked: Ask, path: str, fields: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_fields_of_a_single_route(asked: Ask, path: str, fields: dict[str, Any], expected: dict[str, Any]) -> None:
     assert asked(path, **fields) == [Question("你好", streams=False, **expected)]
 
 
@@ -154,7 +152,7 @@ def test_fields_of_one_way_to_ask(asked: Ask, path: str, fields: dict[str, Any],
 def test_more_replies_than_the_models_own_search_finds_are_sampled(
     asked: Ask, model: str, n: int, expected: dict[str, Any] | None
 ) -> None:
-    """So are several where greedy search would take the place of beam search."""
+    """Several replies are also sampled where one would be found by greedy search."""
     (question,) = asked(model=model, n=n)
     (changed,) = asked(n=n, frequency_penalty=0.5)
     assert question.replies == changed.replies == n
@@ -164,7 +162,7 @@ def test_more_replies_than_the_models_own_search_finds_are_sampled(
 
 
 def test_seeds(asked: Ask) -> None:
-    """Without one, each request has its own wherever replies may be sampled."""
+    """Without a seed, each sampled request gets a random one."""
 
     def seeds(**fields: Any) -> set[int | None]:
         return {question.seed for _ in range(4) for question in asked(**fields)}
@@ -186,8 +184,8 @@ def test_requests_with_the_same_search_share_its_settings(asked: Ask) -> None:
     assert first.decoding is second.decoding is not None
 
 
-def test_who_asks_again_is_counted_where_no_field_asks_for_the_same_reply(asked: Ask) -> None:
-    """Each person, model and conversation for itself; also where the reply was streamed."""
+def test_repeated_questions_are_counted(asked: Ask) -> None:
+    """Each person, model and conversation is counted separately, streamed or not."""
     last: dict[str, Any] = {"text": "again", "user": "u"}
     for number, stream in enumerate((False, True, True, False)):
         assert [question.repeats for question in asked(stream=stream, **last)] == [number]
@@ -199,9 +197,9 @@ def test_who_asks_again_is_counted_where_no_field_asks_for_the_same_reply(asked:
         assert [question.repeats for question in asked(COMPLETIONS, ["p", "q"])] == [0, 0]
 
 
-def test_who_asked_long_ago_gets_the_best_reply_again(asked: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeats_expire(asked: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1e6
-    monkeypatch.setattr(state, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(clients, "time", SimpleNamespace(monotonic=lambda: now))
     for seconds, repeats in ((0, 0), (1, 1), (state.REPEAT_SECONDS - 1, 2), (state.REPEAT_SECONDS, 0), (1, 1)):
         now += seconds
         assert asked(text="long ago", user="u")[0].repeats == repeats
@@ -235,7 +233,7 @@ COUNTED: tuple[Turn, ...] = tuple(("assistant" if i % 2 else "user", str(i)) for
 def test_turns_are_the_last_messages_of_users_and_assistant(
     asked: Ask, client: TestClient, path: str, turns: int, messages: tuple[Turn, ...], read: str, last_reply: str
 ) -> None:
-    """The reply before is known whatever the model reads."""
+    """The previous reply is known even if the model does not read it."""
     field = {CHAT: "messages", RESPONSES: "input"}[path]
     body = {"model": str(turns), field: [{"role": role, "content": text} for role, text in messages]}
     assert client.post(path, json=body).status_code == 200
@@ -244,8 +242,8 @@ def test_turns_are_the_last_messages_of_users_and_assistant(
     assert question.last_reply == last_reply
 
 
-def test_parts_of_a_message_are_its_texts(asked: Ask, client: TestClient) -> None:
-    """Items of /v1/responses that are no messages are left out, and so are the results of tools."""
+def test_text_parts_of_a_message_are_joined(asked: Ask, client: TestClient) -> None:
+    """Other items of /v1/responses and the results of tools are left out."""
     assert asked(text=PARTS)[0].text == "a\nb"
     tool = {"role": "tool", "content": "t"}
     for path, field, parts, other in (
@@ -260,8 +258,8 @@ def test_parts_of_a_message_are_its_texts(asked: Ask, client: TestClient) -> Non
         assert ENGINE.questions[-1].text == ""
 
 
-def test_questions_longer_than_what_is_read_are_marked(asked: Ask) -> None:
-    """Each prompt is a question."""
+def test_truncated_questions_are_marked(asked: Ask) -> None:
+    """Each prompt is a separate question."""
     for path in WAYS:
         assert [asked(path, "x" * n)[0].is_cut for n in (2000, 2001)] == [False, True]
     parts = [[{"type": "text", "text": "x" * n}] * 2 for n in (999, 1000)]

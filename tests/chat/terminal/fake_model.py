@@ -1,4 +1,4 @@
-"""A model of the chat without weights, whose replies tell what it was asked and how."""
+"""A chat model without weights, with replies that show the question and the search."""
 
 import dataclasses
 import sys
@@ -15,14 +15,15 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.pieces import SPACE
 from chatbot.corpus.vocabulary import BYTES, EOS, MARKS, Vocabulary, question_of
-from chatbot.decoding.interface import Floats, IsWanted
+from chatbot.decoding.array_functions import Floats
+from chatbot.decoding.interface import IdRows, IsWanted
 from chatbot.decoding.reply_text import Origin, Reply
 from chatbot.errors import UserError, exit_code_of
 from chatbot.flags import compose
 from chatbot.inference.engine import Engine
 from chatbot.inference.replier import Replier, reply_automaton
 from chatbot.inference.request import Request
-from chatbot.inference.rows import UnfinishedReply
+from chatbot.inference.row_batch import PendingReply
 from chatbot.inference.text_responder import TextResponder
 
 SLOW = "慢"  # the replies to a question with this character are slow
@@ -33,11 +34,11 @@ class FakeReplier:
     """Replies "question/number" by beam search and "question/s<seed // 2>.number" by sampling, the same for two
     seeds, with "+turns" after turns.
 
-    With --retrieve, the last reply is none of them. All are `looked_up`.
+    With --retrieve, the last reply is left out. The origin of all replies is `looked_up`.
     """
 
     looked_up = Origin()
-    answered_at_once = 2
+    preferred_batch = 2
     follows_ratings = True
     generates = True
 
@@ -45,7 +46,7 @@ class FakeReplier:
         self.decoding, self.vocabulary = decoding, vocabulary
         self.automaton = reply_automaton(decoding, vocabulary, 3000)
 
-    def looking_up(self, decoding: DecodingSettings) -> "FakeReplier":
+    def with_lookup(self, decoding: DecodingSettings) -> "FakeReplier":
         return FakeReplier(decoding, self.vocabulary)
 
     def candidates(
@@ -80,7 +81,7 @@ class FakeReplier:
 
 
 class FakeRows:
-    """Generates the ids that it was asked, token by token. A state is the ids of each row and the number generated."""
+    """Repeats the ids of a question token by token. A state has the ids and the number of steps of each row."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -100,24 +101,20 @@ class FakeRows:
         joined = [row for state in states for row in state]
         return [joined[row] for row in rows]
 
-    def attention(self, question: Sequence[int], reply: Sequence[int]) -> Floats:
-        return np.full((len(reply) + 1, len(question)), 1 / len(question), np.float32)
+    def attention(self, questions: IdRows, replies: IdRows) -> list[Floats]:
+        pairs = zip(questions, replies, strict=True)
+        return [np.full((len(reply) + 1, len(question)), 1 / len(question), np.float32) for question, reply in pairs]
 
 
 class FakeResponder(TextResponder):
-    """Has replies of `FakeReplier`. made: gets a line for each search that was made."""
-
-    def __init__(self, *arguments: Any, made: list[str], **named: Any) -> None:
-        self.made = made
-        super().__init__(*arguments, **named)
+    """A responder with the replies of `FakeReplier`."""
 
     def _make_replier(self, decoding: DecodingSettings) -> Replier:
         if decoding.rerank:
             raise UserError("--rerank: this attempt did not learn both directions")
-        self.made.append(str(decoding.beam_size or decoding.temperature))
         return cast(Any, FakeReplier(decoding, self.vocabulary))
 
-    def begin(self, request: Request, source: Sequence[int], decoding: DecodingSettings) -> list[UnfinishedReply]:
+    def begin(self, request: Request, source: Sequence[int], decoding: DecodingSettings) -> list[PendingReply]:
         seed = decoding.seed if request.question.seed is None else request.question.seed
         ((reply,),) = FakeReplier(decoding, self.vocabulary).candidates([source], [""], [seed])
         ids = self.vocabulary.ids(list(reply.text.replace(" ", SPACE)))
@@ -128,22 +125,20 @@ def fake_model(
     turns: int = 0,
     name: str = "fake",
     attention: bool = True,
-    made: list[str] | None = None,
     decoding: DecodingSettings = DecodingSettings(),  # noqa: B008  # immutable
 ) -> LoadedModel:
-    """A model whose default search is greedy. made: gets a line for each search that was made."""
+    """Return a model with greedy default search."""
     shown = "luong" if attention else "none"
     settings = compose(Settings, tokenizer="char", max_length=3000, history=turns, attention=shown)
     vocabulary = Vocabulary([*"你好吗", SPACE, *(MARKS if turns else ()), *BYTES])
     default = {"beam_size": 1}
-    made = [] if made is None else made
-    responder = FakeResponder(FakeRows(vocabulary), vocabulary, settings, decoding, default=default, made=made)
+    responder = FakeResponder(cast(Any, FakeRows(vocabulary)), vocabulary, settings, decoding, default=default)
     card = ModelCard(name, 1200, ("pairs.tsv",), 1000, 3.2, validated=True)
     return LoadedModel(Path(name), card, turns, responder, Engine(responder))
 
 
 def renamed(model: LoadedModel, step: int) -> LoadedModel:
-    """The model of another checkpoint."""
+    """Return a copy of the model with another step."""
     return dataclasses.replace(model, card=dataclasses.replace(model.card, step=step))
 
 

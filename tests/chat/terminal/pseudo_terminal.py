@@ -1,4 +1,4 @@
-"""A program in a pseudo-terminal, and what its screen shows."""
+"""A program in a pseudo-terminal and its screen."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,9 +16,9 @@ FAKE = [sys.executable, "-m", "tests.chat.terminal.fake_model"]
 
 
 class PseudoTerminal:
-    """A terminal of some columns in which a program runs, by default the chat with the fake model.
+    """A terminal that runs a program, by default the chat with the fake model.
 
-    state: the user's folder of states. received: all that the terminal got.
+    state: the user's state folder. received: the whole output of the program.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class PseudoTerminal:
         self.child.logfile_read = self  # gets all that is received
 
     def write(self, text: str) -> None:
-        """Take what the program has written."""
+        """Process output of the program."""
         self.received += text
         self._stream.feed(text)
 
     def flush(self) -> None:
-        """Needed by pexpect."""
+        """Do nothing; pexpect needs this method."""
 
     def __enter__(self) -> "PseudoTerminal":
         return self
@@ -61,11 +61,11 @@ class PseudoTerminal:
         self.child.close(force=True)
 
     def type(self, text: str) -> None:
-        """Press the keys of a text."""
+        """Type a text."""
         self.child.send(text)
 
     def ask(self, line: str, answer: str) -> None:
-        """Type a line and Enter, and wait until a line of the screen contains the answer, and then for the prompt."""
+        """Type a line and Enter, wait until the screen contains the answer, and then for the prompt."""
         self.type(line + "\r")
         self.wait(answer)
         self.wait_for_prompt()
@@ -81,7 +81,7 @@ class PseudoTerminal:
             self._read("the prompt")
 
     def end(self) -> int:
-        """Wait for the end of the program. Returns its exit code."""
+        """Wait for the end of the program, and return its exit code."""
         self.child.expect(pexpect.EOF)
         self.child.close()
         code: int = self.child.exitstatus

@@ -1,4 +1,4 @@
-"""The commands of the chat in a terminal, and the conversations that they save."""
+"""The commands of the chat in a terminal, and saved conversations."""
 
 import dataclasses
 import json
@@ -24,7 +24,7 @@ from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import find_sources
 from chatbot.decoding.reply_text import END, Origin, WordAttention
 from chatbot.errors import UserError
-from chatbot.retrieval.ratings import rating_of
+from chatbot.retrieval.ratings import rating_record
 from tests.chat.terminal.fake_model import FakeReplier, fake_model
 from tests.chat.terminal.typed import Line, Printed, printed, session, typed
 
@@ -37,15 +37,15 @@ def test_introduction_says_what_the_model_was_trained_on(capsys: Printed) -> Non
     card = dataclasses.replace(model.card, questions=("晚安", "加油"))
     typed(dataclasses.replace(model, card=card), [])
     assert capsys.readouterr().err.splitlines() == [
-        "Talking to fake: 1,000 pairs of pairs.tsv; step 1,200; 3.200 nats per character on held-out pairs.",
-        "Questions that it has learned: 晚安  加油",
-        "/help lists the commands; Ctrl-D or /exit exits.",
+        "Talking to fake: 1,000 pairs from pairs.tsv; step 1,200; 3.200 nats per character on held-out pairs.",
+        "Questions from the training data: 晚安  加油",
+        "/help lists all commands; Ctrl-D or /exit ends the chat.",
     ]
 
 
 @pytest.fixture
 def other_model(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two models for /model: `none_read`, which reads no turns, and `fake`, which reads two."""
+    """Provide two models for /model: `none_read` reads no turns, `fake` reads two."""
     models = {"none_read": lambda: fake_model(turns=0, name="none_read"), "fake": lambda: fake_model(turns=2)}
     monkeypatch.setattr("chatbot.chat.loading.load_model", lambda folder, _: models[folder.name]())
     for name in models:
@@ -57,7 +57,7 @@ def other_model(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("other_model")
 @pytest.mark.parametrize("path", sorted(SESSIONS.glob("*.txt")), ids=lambda path: path.stem)
 def test_sessions(path: Path, work_dir: Path) -> None:
-    """All that the terminal shows for the lines that are typed after `>`. The first line of a file has the flags."""
+    """The files contain the whole output for the lines typed after `>`, and the flags in the first line."""
     text = path.read_text(encoding="utf-8")
     flags, *lines = text.splitlines()
     words = [line.removeprefix(">").removeprefix(" ") for line in lines if line.startswith(">")]
@@ -68,37 +68,29 @@ def test_sessions(path: Path, work_dir: Path) -> None:
 
 
 def test_retry_without_another_reply(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "_sample", lambda *_: None)
+    monkeypatch.setattr(commands, "_draw_new_sample", lambda *_: None)
     retries: list[Line] = ["/retry"] * 101
     out, err = printed(capsys, ["a", *retries, "/set top_p=0.5", "b", "/retry"])
     assert out[100:] == ["b/s0.1"]
     assert [line.partition(";")[0] for line in err] == [
         *["error: beam_size 105: must be at most 100"] * 2,
         "top_p=0.5",
-        "error: /retry: no sample differs from the replies before",
+        "error: /retry: every sample repeats an earlier reply",
     ]
-
-
-def test_searches_are_kept_for_settings_that_come_again() -> None:
-    """That of an attempt takes a second to trace. /retry, another seed and fewer replies need no other one."""
-    made: list[str] = []
-    lines = ["a", "/n 3", "/n 3", "/set temperature=1", "b", "/retry", "/set seed=4", "b", "/set temperature=", "c"]
-    typed(fake_model(made=made), lines)
-    assert made == ["1", "3", "1.0"]
 
 
 @pytest.mark.parametrize(
     ("origin", "shown"),
     [
         (Origin(), "The model generated this reply.\n"),
-        (Origin("你是谁"), "A person wrote this reply, to: 你是谁\n"),
-        (Origin("你是谁", is_rated=True), "This reply was rated good as a reply to: 你是谁\n"),
+        (Origin("你是谁"), "A person wrote this reply to: 你是谁\n"),
+        (Origin("你是谁", is_rated=True), "A user rated this reply good for: 你是谁\n"),
     ],
 )
 def test_why_names_the_pair_of_a_reply(
     capsys: Printed, monkeypatch: pytest.MonkeyPatch, work_dir: Path, origin: Origin, shown: str
 ) -> None:
-    """Also in a conversation that is loaded. A rating has the question, too."""
+    """This also works in a loaded conversation. Ratings contain the question, too."""
     monkeypatch.setattr(FakeReplier, "looked_up", origin)
     lines: list[Line] = ["你好", "/save chat.jsonl", "/why", "/bad", "/reset", "/load chat.jsonl", "/bad", "/why"]
     typed(fake_model(), lines, "--beam-size", "2")
@@ -107,13 +99,13 @@ def test_why_names_the_pair_of_a_reply(
     assert [record["written_to"] for record in records] == [origin.question] * 2
 
 
-def test_why_names_rules_and_a_fallback_of_what_is_only_looked_up(
-    capsys: Printed, monkeypatch: pytest.MonkeyPatch, work_dir: Path
-) -> None:
+def test_why_explains_rules_and_the_fallback(capsys: Printed, monkeypatch: pytest.MonkeyPatch, work_dir: Path) -> None:
     monkeypatch.setattr(FakeReplier, "generates", False, raising=False)
     Path("rules.tsv").write_text("退货\t七天内可以\n", encoding="utf-8")
     typed(fake_model(), ["/set rules=rules.tsv fallback=你好/1", "怎么退货", "/why", "你好", "/why"])
-    assert capsys.readouterr().out.endswith("七天内可以\nA rule gave this answer (--rules).\n你好/1\nNo reply fits.\n")
+    assert capsys.readouterr().out.endswith(
+        "七天内可以\nThis reply comes from a rule (--rules).\n你好/1\nThe search found no reply.\n"
+    )
 
 
 def test_why_says_that_a_model_has_no_attention(capsys: Printed) -> None:
@@ -144,8 +136,8 @@ def test_settings_are_shown_with_where_they_come_from(capsys: Printed) -> None:
 
 
 @pytest.mark.usefixtures("other_model")
-def test_rating_has_the_model_that_replied_and_the_turns_that_it_read(capsys: Printed) -> None:
-    """It is corrected in place, also in a conversation that is loaded."""
+def test_rating_records_the_model_and_its_history(capsys: Printed) -> None:
+    """It is corrected in place, even after the conversation was saved and loaded."""
     lines: list[Line] = ["a", "b", "/bad", "/model none_read", "/good", "/retry", "/good", "/model fake", "c", "/good"]
     printed(capsys, [*lines, "/save chat.jsonl", "/reset", "/load chat.jsonl", "/bad"], turns=2)
     written = [line for line in Path("data/ratings.jsonl").read_text().splitlines() if line.strip()]
@@ -158,12 +150,10 @@ def test_rating_has_the_model_that_replied_and_the_turns_that_it_read(capsys: Pr
     assert [json.loads(line)["rating"] for line in written] == ["good", "good", "bad"]
 
 
-def test_rating_that_changes_no_reply_or_cannot_be_written_says_so(
-    capsys: Printed, work_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ratings_without_effect_are_explained(capsys: Printed, work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeReplier, "follows_ratings", False)
     _, err = printed(capsys, ["a", "/bad"])
-    unchanged = "Replies stay as they are: this model looks none up, or not by ratings."
+    unchanged = "This does not change any replies: the model does not use retrieval or ignores ratings."
     assert err == [f"data/ratings.jsonl: rated bad. {unchanged}"]
     shutil.rmtree("data")
     Path("data").touch()
@@ -171,15 +161,15 @@ def test_rating_that_changes_no_reply_or_cannot_be_written_says_so(
 
 
 def test_help_explains_commands_and_settings(capsys: Printed) -> None:
-    """It needs no slash."""
+    """The command needs no slash."""
     lines: list[Line] = ["帮助", "/help /n", "/help anti_lm", "/help /ood", "/help zzz", "/help ban"]
     out, err = printed(capsys, lines)
-    assert "separated by commas, ban=one,two" in " ".join(" ".join(out).split())
+    assert "separate several values by commas: ban=one,two" in " ".join(" ".join(out).split())
     assert [name for name in COMMANDS if not any(line.startswith(f"/{name}") for line in out)] == []
     assert sum(line.startswith("/n ") for line in out) == 2
     assert any(line.startswith("anti_lm  subtract R times") for line in out)
-    assert err[0].startswith("error: /ood: no such command; the nearest is /good")
-    assert err[1].startswith("error: /zzz: no such command; /help lists the commands")
+    assert err[0].startswith("error: /ood: no such command; did you mean /good?")
+    assert err[1].startswith("error: /zzz: no such command; /help lists all commands.")
 
 
 def test_completions(work_dir: Path) -> None:
@@ -203,7 +193,7 @@ def test_completions(work_dir: Path) -> None:
     assert texts("hello") == texts("//he") == texts("/n 1") == texts("/load none/") == []
 
 
-def test_halves_of_characters_and_null_bytes(capsys: Printed, work_dir: Path) -> None:
+def test_surrogates_and_null_bytes(capsys: Printed, work_dir: Path) -> None:
     lines: list[Line] = [
         "\ud800",
         "/load a\x00b",
@@ -215,13 +205,11 @@ def test_halves_of_characters_and_null_bytes(capsys: Printed, work_dir: Path) ->
     out, err = printed(capsys, lines)
     assert out == ["?/1"]
     assert err[0].startswith("error: a\ufffdb: No such file")
-    assert err[1] == "?x.jsonl: 1 question saved."
+    assert err[1] == "?x.jsonl: saved 1 question."
     assert err[-1].startswith("error: /\ufffd[31m: no such command")
 
 
-def test_history_of_questions_is_a_private_file_in_the_folder_of_states(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_history_file_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     for value in ("", "relative"):
         monkeypatch.setenv("XDG_STATE_HOME", value)
@@ -237,11 +225,6 @@ def test_history_of_questions_is_a_private_file_in_the_folder_of_states(
         path.chmod(0o644)
 
 
-def test_user_error_for_bad_settings_at_the_start() -> None:
-    with pytest.raises(UserError, match="--rerank"):
-        typed(fake_model(), [], "--rerank", "1", "--beam-size", "2")
-
-
 TURNS = [("你好", "你好呀"), ('a "b"', "c"), ("你几岁", "三岁"), ("再见", "再见啦")]
 
 
@@ -249,7 +232,9 @@ TURNS = [("你好", "你好呀"), ('a "b"', "c"), ("你几岁", "三岁"), ("再
 def test_training_reads_what_was_saved_but_no_reply_that_was_rated_bad(tmp_path: Path, bad: list[int]) -> None:
     path = tmp_path / "chat.jsonl"
     exchanges = [
-        Exchange(*turn, rated=rating_of(*turn, (), "bad" if number in bad else "good", "weibo"), model="weibo")
+        Exchange(
+            *turn, stored_rating=rating_record(*turn, (), "bad" if number in bad else "good", "weibo"), model="weibo"
+        )
         for number, turn in enumerate(TURNS)
     ]
     save(path, exchanges)
@@ -271,23 +256,11 @@ def test_training_reads_what_was_saved_but_no_reply_that_was_rated_bad(tmp_path:
     ],
     ids=lambda content: repr(content[:20]),
 )
-def test_file_that_holds_no_conversation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    monkeypatch.setattr(transcript, "LARGEST_FILE", len(TOO_LONG) - 1)
+def test_file_without_a_conversation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setattr(transcript, "MAX_FILE_BYTES", len(TOO_LONG) - 1)
     (tmp_path / "file").write_bytes(content)
-    with pytest.raises(UserError, match=r"holds no conversation; give a file as /save writes it$"):
+    with pytest.raises(UserError, match=r"contains no conversation; choose a file created by /save$"):
         load(tmp_path / "file")
-
-
-def test_overwrite_keeps_the_mode_and_touches_no_other_file(tmp_path: Path) -> None:
-    path, other = tmp_path / "chat.jsonl", tmp_path / "chat.jsonl.part"
-    path.write_text("old", encoding="utf-8")
-    path.chmod(0o600)
-    other.write_text("of the user", encoding="utf-8")
-    save(path, [Exchange(*TURNS[0])], overwrite=True)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert load(path) == [Exchange(*TURNS[0])]
-    assert other.read_text(encoding="utf-8") == "of the user"
-    assert len(list(tmp_path.iterdir())) == 2
 
 
 WORDS = st.sampled_from([*COMMANDS, *(f"{name}=" for name in FLAGS), "default", "~", "..", "/", "'"])

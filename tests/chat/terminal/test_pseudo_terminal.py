@@ -1,4 +1,4 @@
-"""The chat in a real pseudo-terminal, with a model without weights."""
+"""The chat in a real pseudo-terminal, with the fake model."""
 
 import stat
 from pathlib import Path
@@ -12,12 +12,13 @@ pytestmark = pytest.mark.system
 
 CTRL_C, CTRL_D, UP, LEFT, BACKSPACE, TAB = "\x03", "\x04", "\x1b[A", "\x1b[D", "\x7f", "\t"
 PASTE = "\x1b[200~{}\x1b[201~"
-INTRODUCTION = """Talking to fake: 1,000 pairs of
+INTRODUCTION = """Talking to fake: 1,000 pairs from
 pairs.tsv; step 1,200; 3.200 nats per
 character on held-out pairs.
-It reads 2 turns before a question.
-/help lists the commands; Ctrl-D or
-/exit exits.
+The model reads 2 previous turns with
+each question.
+/help lists all commands; Ctrl-D or
+/exit ends the chat.
 >"""
 
 
@@ -26,9 +27,9 @@ def test_chat_at_40_columns(tmp_path: Path) -> None:
         terminal.wait_for_prompt()
         assert terminal.text.startswith(INTRODUCTION)
         terminal.ask("你好吗" * 8 + LEFT + BACKSPACE + "们", "你们吗/1")
-        terminal.ask("/st", "//st asks it as a question")
+        terminal.ask("/st", "type //st")
         terminal.type("/sett")
-        terminal.wait("show the settings")  # of the menu
+        terminal.wait("show the decoding")  # of the menu
         terminal.type(TAB)
         terminal.wait("> /settings")
         terminal.ask("", "no_repeat_ngram")
@@ -39,7 +40,7 @@ def test_chat_at_40_columns(tmp_path: Path) -> None:
         terminal.ask(UP + "c", "a\ufffd[31m bc/1+2")
         terminal.ask("/set beam_size=2", "beam_size")
         terminal.ask(f"//{RAW}", f"/{RAW}\ufffd[31m\ufffd\ufffd/1+2")
-        terminal.ask("/set default", "beam_size")
+        terminal.ask("/set default", "All settings")
         terminal.type(SLOW + "\r")
         terminal.wait(f"\n{SLOW}")
         terminal.type(CTRL_C)
@@ -74,7 +75,7 @@ def test_chat_at_40_columns(tmp_path: Path) -> None:
     ids=["dumb", "no-color", "c-locale", "gbk"],
 )
 def test_chat_in_a_simple_terminal(tmp_path: Path, variables: dict[str, str], encoding: str) -> None:
-    """A question and its reply in wide characters, a table, an error, and the end by Ctrl-C twice."""
+    """It shows wide characters, a table and an error, and exits at the second Ctrl-C."""
     with PseudoTerminal(tmp_path, variables=variables, encoding=encoding) as terminal:
         terminal.wait_for_prompt()
         terminal.ask("你好", "你好/1")

@@ -1,4 +1,4 @@
-"""--follow: newer checkpoints of an attempt that is being trained; responders that are kept."""
+"""Newer checkpoints with --follow, and searches that are not traced again."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ from tests.export.untrained import write_attempt
 
 
 def point(name: str, step: int) -> None:
-    """Let a pointer of the attempt name a checkpoint."""
+    """Set a pointer of the attempt to a checkpoint."""
     folder = Path("fake")
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(json.dumps({"checkpoint": f"ckpt-{step}", "step": step}))
@@ -25,13 +25,13 @@ def point(name: str, step: int) -> None:
 
 @pytest.fixture
 def loaded(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The steps of the checkpoints that are loaded one after the other; step 0 cannot be loaded."""
+    """Return the list of the steps that are loaded next. Step 0 cannot be loaded."""
     steps: list[int] = []
 
     def load_model(folder: Path, decoding: DecodingSettings) -> object:
         if not (step := steps.pop(0)):
             raise UserError("ckpt-0: damaged")
-        return dataclasses.replace(renamed(fake_model(), step), version=loading.version_of(folder))
+        return dataclasses.replace(renamed(fake_model(), step), version=loading.checkpoint_version(folder))
 
     monkeypatch.setattr(loading, "load_model", load_model)
     point("last", 1200)
@@ -49,7 +49,7 @@ def test_newer_checkpoint_answers(loaded: list[int]) -> None:
     point("best", 1300)  # the best one answers, once there is validation
     point("last", 1400)
     current.update(said.append)
-    assert said == ["The checkpoint of step 1,300 answers now, instead of that of step 1,200."]
+    assert said == ["Now using the checkpoint of step 1,300 instead of step 1,200."]
     assert current.model.card.step == 1300
 
 
@@ -71,10 +71,10 @@ def test_damaged_checkpoint_keeps_the_old_one(loaded: list[int]) -> None:
 
 
 @pytest.mark.parametrize("in_terminal", [True, False])
-def test_chat_says_so_beside_the_replies(
+def test_new_checkpoints_are_announced_on_standard_error(
     loaded: list[int], capsys: pytest.CaptureFixture[str], in_terminal: bool
 ) -> None:
-    for step, line in ((1300, "The checkpoint of step 1,300 answers now"), (0, "ckpt-0: damaged")):
+    for step, line in ((1300, "Now using the checkpoint of step 1,300"), (0, "ckpt-0: damaged")):
         point("last", 1300 + step)
         loaded.append(step)
         if in_terminal:
@@ -91,7 +91,7 @@ def test_another_seed_or_number_of_replies_is_not_traced_again(tmp_path: Path) -
     current = CurrentModel(model, DecodingSettings(candidates=2, temperature=3.0))
     replies = {reply.text for seed in range(4) for reply in current.pieces("你好", (), "", n_best=2, seed=seed)}
     assert len(replies) > 2
-    search: Any = model.responder.replier_of(current.used_decoding).search
+    search: Any = model.responder.replier_for(current.effective_decoding).search
     assert search.graph.traces == 1
     current.close()
 

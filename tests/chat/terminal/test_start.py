@@ -1,4 +1,4 @@
-"""The chat through a pipe, and Ctrl-C while a reply is computed."""
+"""The chat through a pipe."""
 
 import io
 import subprocess
@@ -15,18 +15,18 @@ from tests.chat.terminal.fake_model import RAW, fake_model
 from tests.chat.terminal.pseudo_terminal import FAKE
 from tests.chat.terminal.typed import piped, typed
 from tests.commands import ENVIRONMENT
-from tests.inference.texts import EMPTY, UNUSUAL
+from tests.inference.messages import EMPTY, UNUSUAL
 
 
 class Console(io.TextIOWrapper):
-    """A text stream that claims to be a terminal."""
+    """A text stream that pretends to be a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 def test_pipe_gets_one_utf8_reply_per_line(tmp_path: Path) -> None:
-    """Also where the encoding of the locale is ASCII."""
+    """This holds even in an ASCII locale."""
     ascii_locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     environment = {name: value for name, value in ENVIRONMENT.items() if name != "PYTHONIOENCODING"} | ascii_locale
     texts = [*EMPTY, *UNUSUAL, "a\rb"]
@@ -67,7 +67,7 @@ def test_commands_are_questions_and_only_the_best_reply_is_written(capsys: pytes
 
 
 def test_lines_of_a_pipe_do_not_depend_on_one_another(capsys: pytest.CaptureFixture[str]) -> None:
-    """Where the model reads no turns: the same line has the same reply."""
+    """If the model reads no turns, equal lines have equal replies."""
     assert piped(fake_model(2), "a\na\n", "--retrieve", "2", "--beam-size", "2", "--history", "0") == 0
     assert capsys.readouterr().out.splitlines() == ["a/1", "a/1"]
 
@@ -75,9 +75,7 @@ def test_lines_of_a_pipe_do_not_depend_on_one_another(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("stream", "reply"), [(io.TextIOWrapper, "\x1b[31m\x07\u202e"), (Console, "\ufffd[31m\ufffd\ufffd")]
 )
-def test_reply_reaches_a_pipe_as_it_is_and_a_terminal_without_control_characters(
-    stream: type[io.TextIOWrapper], reply: str
-) -> None:
+def test_control_characters_reach_a_pipe_but_not_a_terminal(stream: type[io.TextIOWrapper], reply: str) -> None:
     model = CurrentModel(fake_model(), DecodingSettings(beam_size=2))
     replies = stream(io.BytesIO(), encoding="utf-8")
     answer_lines(model, 0, [f"{RAW}\n"], replies)
@@ -86,7 +84,7 @@ def test_reply_reaches_a_pipe_as_it_is_and_a_terminal_without_control_characters
 
 
 def test_each_line_is_answered_before_the_next_is_read() -> None:
-    """The program at the other end of the pipe waits for the reply: it must not stay in a buffer."""
+    """The reply must not stay in a buffer, because the other program waits for it."""
     received = io.BytesIO()
     replies = io.TextIOWrapper(io.BufferedWriter(received), encoding="utf-8")
 
@@ -109,4 +107,7 @@ def test_terminal_without_chinese_is_told_once(
     monkeypatch.setattr("chatbot.chat.start.set_encoding", lambda stream: None)
     monkeypatch.setattr("sys.stdout", Console(io.BytesIO(), encoding=encoding, errors="replace"))
     assert typed(fake_model(), ["你好", "在吗"]) == 0
-    assert capsys.readouterr().err.count(f"This terminal is in {encoding}, without Chinese; LC_ALL=C.UTF-8 ") == notes
+    assert (
+        capsys.readouterr().err.count(f"The terminal's encoding {encoding} does not support Chinese; set LC_ALL=")
+        == notes
+    )

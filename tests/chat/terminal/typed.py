@@ -1,4 +1,4 @@
-"""The chat in the process of a test, with lines in place of keys."""
+"""The chat in the test's process, with lines instead of keys."""
 
 import dataclasses
 import io
@@ -19,14 +19,14 @@ Printed = pytest.CaptureFixture[str]
 
 
 class Keyboard(io.StringIO):
-    """Standard input of a terminal."""
+    """The standard input of a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 def typed(model: LoadedModel, lines: Iterable[Line], *flags: str) -> int:
-    """Talk to a model by these lines; an exception is a key, such as Ctrl-C. Returns the exit code."""
+    """Chat with a model and return the exit code. An exception stands for a key, such as Ctrl-C."""
     left = itertools.chain(lines, [EOFError])
 
     def read_line() -> str:
@@ -41,7 +41,7 @@ def typed(model: LoadedModel, lines: Iterable[Line], *flags: str) -> int:
 
 
 def printed(capsys: Printed, lines: list[Line], *flags: str, turns: int = 0) -> tuple[list[str], list[str]]:
-    """The lines on standard output, and those on standard error after the introduction."""
+    """Return the lines on standard output, and on standard error after the introduction."""
     assert typed(fake_model(turns), lines, *flags) == 0
     out, err = capsys.readouterr()
     assert "\x1b" not in out + err
@@ -49,7 +49,7 @@ def printed(capsys: Printed, lines: list[Line], *flags: str, turns: int = 0) -> 
 
 
 def session(model: LoadedModel, lines: Iterable[Line], *flags: str) -> str:
-    """All that the terminal shows, with the lines that are typed after the prompt, and ^C."""
+    """Return the whole content of the terminal, including the typed lines and ^C."""
     screen = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
 
     def shown() -> Iterator[Line]:
@@ -66,7 +66,7 @@ def session(model: LoadedModel, lines: Iterable[Line], *flags: str) -> str:
 
 
 def piped(model: LoadedModel, text: str, *flags: str) -> int:
-    """Talk to a model through a pipe. Returns the exit code."""
+    """Chat with a model through a pipe, and return the exit code."""
     return _chat(model, io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8"), flags)
 
 
@@ -75,7 +75,6 @@ def _chat(model: LoadedModel, stdin: object, flags: Sequence[str]) -> int:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.stdin", stdin)
         settings = CHAT.parse(flags)
-        model.responder.completed(settings.decoding)  # as where it is loaded
         try:
             return chat(dataclasses.replace(model, engine=Engine(model.responder)), settings)
         finally:

@@ -12,10 +12,10 @@ from typing import Any
 
 import zstandard
 
-from chatbot.corpus.reading.conversation import NEXT, OVERLAP, Pair
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.sources import find_sources
+from chatbot.corpus.reading.turns import NEXT, OVERLAP, Pair
 from chatbot.errors import UserError
 
 Pairs = list[tuple[str, str]]

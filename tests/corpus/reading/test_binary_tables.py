@@ -18,7 +18,7 @@ from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import find_sources
 from chatbot.errors import UserError
-from tests.corpus.reading.sample_files import cut_and_damaged, pairs_of, pairs_or_one_line, zipped
+from tests.corpus.reading.sample_files import cut_and_damaged, pairs_of, pairs_or_one_line
 from tests.corpus.reading.wild_files import BINARY
 
 SAID = ("user", "早"), ("assistant", "早安")
@@ -48,7 +48,7 @@ def test_damaged_files_are_an_error_or_give_pairs(tmp_path: Path) -> None:
     assert "a damaged Arrow file" in str(pairs_or_one_line(tmp_path / "cut"))
 
 
-def test_times_that_python_has_not_are_read(tmp_path: Path) -> None:
+def test_times_beyond_python_are_read(tmp_path: Path) -> None:
     """Nanoseconds, as pandas writes them, and years above 9999, beside the texts and in lists of messages."""
     nanoseconds = pyarrow.array([1_700_000_000_000_000_001] * 2, pyarrow.timestamp("ns"))
     late = pyarrow.array([2**50] * 2, pyarrow.timestamp("s"))
@@ -63,22 +63,6 @@ def test_times_that_python_has_not_are_read(tmp_path: Path) -> None:
         assert pairs_of(stored(tmp_path / f"b{number}", messages=turns))[0] == [("早", "早安")]
 
 
-def test_missing_pyarrow_and_archives_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = stored(tmp_path / "a.parquet", question=["甲"], answer=["乙"])
-    (tmp_path / "z").write_bytes(zipped({"a.parquet": path.read_bytes()}))
-    with pytest.raises(UserError, match=r"z: a.parquet: no text, it begins with 'PAR1.*, which is not read here"):
-        pairs_of(tmp_path / "z")
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(UserError, match=r"a.parquet: a Parquet file; run `pip install pyarrow`"):
-        pairs_of(path)
-
-
-def test_times_that_are_not_read_are_refused_in_one_line(tmp_path: Path) -> None:
-    late = pyarrow.array([[("甲", 2**50)]], pyarrow.map_(pyarrow.string(), pyarrow.timestamp("s")))
-    with pytest.raises(UserError, match="a damaged Arrow file"):
-        pairs_of(streamed(tmp_path / "a", 1, question=["甲"], answer=["乙"], at=late))
-
-
 def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     columns = [["甲"], ["丙"], ["乙"]]
     table = pyarrow.table([*map(pyarrow.array, columns)], names=["question", "question", "answer"])
@@ -87,17 +71,16 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
         pairs_of(tmp_path / "a")
 
 
-def test_row_groups_are_read_lazily(tmp_path: Path) -> None:
+@pytest.mark.parametrize("write", [stored, streamed])
+def test_rows_are_read_lazily(tmp_path: Path, write: Callable[..., Path]) -> None:
     texts = [f"第{i}句{'话' * 500}" for i in range(4_000)]
-    path = stored(tmp_path / "a", 1_000, question=texts, answer=texts[::-1])
-    (source,) = find_sources([str(path)])
+    path = write(tmp_path / "a", 1_000, question=texts, answer=texts[::-1])
     before = pyarrow.total_allocated_bytes()
     report = Report()
-    pairs = read(source, report)
     tracemalloc.start()
     try:
         most = 0
-        for number, pair in enumerate(pairs):
+        for number, pair in enumerate(read(find_sources([str(path)])[0], report)):
             if number == 0:
                 assert (pair[:2], report.read_bytes) == ((texts[0], texts[-1]), 0)
             if number % 100 == 0:
@@ -107,17 +90,6 @@ def test_row_groups_are_read_lazily(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert most < 8 * 2**20
     assert report.read_bytes == path.stat().st_size
-
-
-def test_arrow_is_read_a_batch_at_a_time(tmp_path: Path) -> None:
-    texts = [f"第{i}句{'话' * 50}" for i in range(20_000)]
-    path = streamed(tmp_path / "a", 1000, question=texts, answer=texts[::-1])
-    (source,) = find_sources([str(path)])
-    before, most = pyarrow.total_allocated_bytes(), 0
-    for number, _ in enumerate(read(source, Report())):
-        if number % 500 == 0:
-            most = max(most, pyarrow.total_allocated_bytes() - before)
-    assert most < path.stat().st_size / 5
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
@@ -159,8 +131,8 @@ def test_workbook_bomb_is_refused_before_it_is_opened(tmp_path: Path, monkeypatc
         pairs_of(tmp_path / "a")
 
 
-def test_cells_of_a_sheet_that_is_no_table_are_not_read(tmp_path: Path) -> None:
-    """Such as of a macro, here in place of a chart."""
+def test_sheets_other_than_worksheets_are_not_read(tmp_path: Path) -> None:
+    """Such as a macro sheet, here in place of a chart."""
     with zipfile.ZipFile(BINARY / "chart_sheet.xlsx") as read, zipfile.ZipFile(tmp_path / "a.xlsx", "w") as written:
         for name in read.namelist():
             same = "xl/worksheets/sheet1.xml" if name == "xl/chartsheets/sheet1.xml" else name
@@ -173,8 +145,16 @@ def test_damaged_workbooks_give_pairs_or_one_line(tmp_path: Path, name: str) -> 
     cut_and_damaged(tmp_path, (BINARY / name).read_bytes())
 
 
-@pytest.mark.parametrize("name", ["two_columns.xlsx", "old.xls"])
-def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setitem(sys.modules, "python_calamine", None)
-    with pytest.raises(UserError, match="run `pip install python-calamine`"):
+@pytest.mark.parametrize(
+    ("name", "module", "package"),
+    [
+        ("two_columns.xlsx", "python_calamine", "python-calamine"),
+        ("old.xls", "python_calamine", "python-calamine"),
+        ("pairs.arrow", "pyarrow.parquet", "pyarrow"),
+        ("cut.jsonl.zst", "zstandard", "zstandard"),
+    ],
+)
+def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, name: str, module: str, package: str) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(UserError, match=f"run `pip install {package}`"):
         pairs_of(BINARY / name)

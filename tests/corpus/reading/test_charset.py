@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatbot.corpus.reading.charset import damage_of, detect_charset
-from chatbot.corpus.reading.names import table_of
+from chatbot.corpus.reading.charset import detect_charset, detect_damage
+from chatbot.corpus.reading.names import load_table
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import dropped, pairs_of, written
 
 # Simplified and traditional chat, simplified couplets, and sentences by the charset that they were saved in.
 SENTENCES: dict[str, list[str]] = json.loads(Path(__file__).with_name("sentences.json").read_text(encoding="utf-8"))
-CHAT = table_of("charsets.yaml")["frequent"]["chinese"]
+CHAT = load_table("charsets.yaml")["frequent"]["chinese"]
 SIMPLIFIED, TRADITIONAL, COUPLETS = (SENTENCES.pop(name) for name in ("simplified", "traditional", "couplets"))
 
 
@@ -81,7 +81,7 @@ def test_any_frequent_characters_in_gbk_are_detected(text: str, between: str) ->
 
 @pytest.mark.parametrize("codec", ["utf-16-le", "utf-16-be"])
 @pytest.mark.parametrize(("ends", "inside"), [(0, 0), (0, 1), (1, 7), (1, 8), (2, 14), (2, 15), (4, 0)])
-def test_utf_16_is_told_by_an_eighth_of_the_bytes_of_line_ends(ends: int, inside: int, codec: str) -> None:
+def test_utf_16_needs_line_ends_at_an_eighth_of_their_bytes(ends: int, inside: int, codec: str) -> None:
     """Without a byte order mark; 上 is 4E 0A."""
     content = ("a" + "上" * inside + "\n" * ends).encode(codec)
     assert (detect_charset(content)[0] == codec) == (ends > 0 and 8 * ends >= ends + inside)
@@ -102,7 +102,7 @@ def test_mostly_undecodable_file_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("codec", "name"), [("gbk", "GB18030"), ("utf-8", ""), ("iso2022_jp", "ISO-2022-JP")])
-def test_characters_far_behind_english_lines_are_decoded(tmp_path: Path, codec: str, name: str) -> None:
+def test_characters_far_below_english_lines_are_decoded(tmp_path: Path, codec: str, name: str) -> None:
     """The sample has none of them."""
     rows = [(f"this is question number {i} of many", f"and its answer {i}") for i in range(6500)]
     question, answer = ("のしつもんですか", "こたえです") if codec == "iso2022_jp" else ("个问题是什么", "这是回答")
@@ -113,7 +113,7 @@ def test_characters_far_behind_english_lines_are_decoded(tmp_path: Path, codec: 
     assert report.charsets == (["UTF-8", name] if name else ["UTF-8"])
 
 
-def test_lines_that_cannot_be_decoded_far_behind_are_counted(tmp_path: Path) -> None:
+def test_undecodable_lines_far_below_are_counted(tmp_path: Path) -> None:
     content = (
         "".join(f"hello {i}\thi {i}\n" for i in range(20_000)).encode()
         + ("你好\t在的\n" * 9 + "在吗\t我在家里").encode("gbk")
@@ -130,16 +130,16 @@ LINES = st.lists(st.text(CHARACTERS, min_size=4, max_size=12), min_size=2, max_s
 
 @given(LINES)
 def test_any_chinese_saved_from_latin_1_is_recognised(text: str) -> None:
-    assert "opened as Latin-1" in damage_of(text.encode().decode("latin-1"))
-    assert damage_of(text) == ""
+    assert "opened as Latin-1" in detect_damage(text.encode().decode("latin-1"))
+    assert detect_damage(text) == ""
 
 
 @pytest.mark.parametrize("sentences", [SIMPLIFIED, COUPLETS, TRADITIONAL])
 def test_chinese_saved_from_gbk_is_recognised(sentences: list[str]) -> None:
     text = dialogue(sentences, 30)
-    assert "opened as GB18030" in damage_of(text.encode().decode("gb18030", "replace"))
-    assert "characters are lost" in damage_of(text.encode("gbk").decode("utf-8", "replace"))
-    assert damage_of(text) == ""
+    assert "opened as GB18030" in detect_damage(text.encode().decode("gb18030", "replace"))
+    assert "characters are lost" in detect_damage(text.encode("gbk").decode("utf-8", "replace"))
+    assert detect_damage(text) == ""
 
 
 def test_a_text_is_damaged_if_enough_of_its_lines_beyond_ascii_are() -> None:
@@ -147,19 +147,22 @@ def test_a_text_is_damaged_if_enough_of_its_lines_beyond_ascii_are() -> None:
     ascii_lines = ["ok", "fine"]
     for bad, good in itertools.product(range(9), range(6)):
         latin = [*["晚安".encode().decode("latin-1")] * bad, *["晚安"] * good, *ascii_lines]
-        assert ("opened as Latin-1" in damage_of("\n".join(latin))) == (5 * bad >= 4 * (bad + good) > 0), (bad, good)
+        assert ("opened as Latin-1" in detect_damage("\n".join(latin))) == (5 * bad >= 4 * (bad + good) > 0), (
+            bad,
+            good,
+        )
         lost = [*["晚\ufffd"] * bad, *["晚安"] * good, *ascii_lines]
-        assert ("characters are lost" in damage_of("\n".join(lost))) == (2 * bad >= bad + good + 2), (bad, good)
+        assert ("characters are lost" in detect_damage("\n".join(lost))) == (2 * bad >= bad + good + 2), (bad, good)
 
 
-def test_gbk_is_told_by_eight_characters_most_of_them_frequent() -> None:
+def test_gbk_damage_needs_eight_mostly_frequent_characters() -> None:
     """Two characters of three bytes are three of two bytes."""
     for twos, rare in itertools.product(range(7), range(9)):
         saved = ("人人" * twos + "Я" * rare).encode().decode("gb18030")
         expected = 2 * twos + rare >= 8 and 5 * 2 * twos >= 3 * (2 * twos + rare)
-        assert ("opened as GB18030" in damage_of(saved)) == expected, (twos, rare)
+        assert ("opened as GB18030" in detect_damage(saved)) == expected, (twos, rare)
 
 
 @pytest.mark.parametrize("text", ["naïve\tcafé\n", "Ã\n", "你好 \ufffd\n在吗\n吃了吗\n", "联通\n", "ΑΒΓ\n"])
 def test_other_texts_are_not_damaged(text: str) -> None:
-    assert damage_of(text) == ""
+    assert detect_damage(text) == ""

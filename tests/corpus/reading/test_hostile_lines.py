@@ -10,11 +10,11 @@ import pytest
 
 from chatbot.config.corpus import FORMATS, PAIR_RULES, TEXT_RULES, CorpusSettings
 from chatbot.corpus.chunks import clean_pairs
-from chatbot.corpus.reading.conversation import NEW, Pair
-from chatbot.corpus.reading.questions import MAX_BLOCK
+from chatbot.corpus.reading.lines import MAX_BLOCK
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.sources import find_sources
+from chatbot.corpus.reading.turns import NEW, Pair
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import written
 from tests.pace import cost
@@ -23,8 +23,8 @@ LENGTH = 100_000  # characters
 PLAIN = "It is a fine day, "
 HOSTILE = ["1", " ", '"', "[", "1:1 ", "- ", "<a", "&中"]
 IN_CLEANING = ["\t", "\x01", "@a //", "http:// "]
-SLOWEST = 10  # times as long as plain lines
-LEAST = 10  # units of `cost` that anything may take
+MAX_RATIO = 10  # maximum ratio to the cost of plain lines
+MIN_LIMIT = 10  # units of `cost` that are always allowed
 
 
 # A text of each format, and of none, with {line} where it may have any text, or {quoted} for a string of JSON.
@@ -56,7 +56,7 @@ def test_no_line_is_slow_to_read(tmp_path: Path, name: str) -> None:
         assert report.formats == [name] or unit != PLAIN
         return pairs
 
-    limit = LEAST + SLOWEST * cost_of(lambda: read_line_of(PLAIN))
+    limit = MIN_LIMIT + MAX_RATIO * cost_of(lambda: read_line_of(PLAIN))
     for unit in HOSTILE:
         assert cost_of(functools.partial(read_line_of, unit)) < limit, unit
 
@@ -68,7 +68,7 @@ def test_no_line_is_slow_to_clean() -> None:
         line = (unit * LENGTH)[:LENGTH]
         assert list(clean_pairs([(f"x{line}x", "y", NEW)], 1, Report(), settings))
 
-    limit = LEAST + SLOWEST * cost_of(lambda: clean_line_of(PLAIN))
+    limit = MIN_LIMIT + MAX_RATIO * cost_of(lambda: clean_line_of(PLAIN))
     for unit in [*HOSTILE, *IN_CLEANING]:
         assert cost_of(functools.partial(clean_line_of, unit)) < limit, unit
 
@@ -101,7 +101,7 @@ def test_long_texts_take_linear_time(tmp_path: Path, begin: str, unit: str, end:
         path = written(tmp_path, "long", begin + unit * (size // len(unit)) + end)
         return list(read(find_sources([str(path)])[0], Report()))
 
-    limit = LEAST + 8 * cost_of(lambda: read_text_of(500_000))
+    limit = MIN_LIMIT + 8 * cost_of(lambda: read_text_of(500_000))
     assert cost_of(lambda: read_text_of(2_000_000)) < limit
 
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chatbot.corpus.reading import heads, layouts, names, places, tables
-from chatbot.corpus.reading.layouts import Layout, by_names, declared, exists
-from chatbot.corpus.reading.mapping import compiled, flag, written
+from chatbot.corpus.reading.layouts import Layout, compile_map, exists, find_declared
+from chatbot.corpus.reading.places import suggest_by_names
 from chatbot.errors import UserError
 from tests.corpus.reading import sample_files
 from tests.corpus.reading.test_wild import formats_of_wild
@@ -26,11 +26,11 @@ def test_each_row_and_text_has_a_file_and_no_file_has_two_rows(tmp_path: Path, m
     formats: set[str] = set()
 
     def recorded(values: Sequence[object]) -> list[Layout]:
-        found.append(declared(values))
+        found.append(find_declared(values))
         return found[-1]
 
     for module in (places, tables):
-        monkeypatch.setattr(module, "declared", recorded)
+        monkeypatch.setattr(module, "find_declared", recorded)
     used: set[int] = set()
     for name in cases():
         found.clear()
@@ -40,8 +40,8 @@ def test_each_row_and_text_has_a_file_and_no_file_has_two_rows(tmp_path: Path, m
             continue
         assert all(len(rows) < 2 for rows in found), name
         used.update(id(row) for rows in found for row in rows)
-    assert [row.name for _, row in layouts.table() if id(row) not in used] == []
-    assert heads.texts().keys() <= formats
+    assert [row.name for _, row in layouts.declared_layouts() if id(row) not in used] == []
+    assert heads.declared_formats().keys() <= formats
 
 
 SIDES = 'dialog[].[{role: `"user"`, text: %s}, {role: `"assistant"`, text: %s}][]'
@@ -55,18 +55,18 @@ SIDES = 'dialog[].[{role: `"user"`, text: %s}, {role: `"assistant"`, text: %s}][
         (
             {"dialog": [{"human": "a", "bot": "b", "x": "c"}]},
             SIDES % ("human", "bot"),
-            "these may be the names of people",
+            "the fields may be named after people",
         ),
         ({"dialog": [{"text": "a", "reply": "b"}]}, SIDES % ("text", "reply"), ""),
         (
             {"chat": [{"from": "A", "text": "a"}, {"from": "B", "text": "b", "time": "1"}]},
             "chat[].{speaker: from, text: text, time: time}",
-            "nobody writes twice, or nobody else",
+            "nobody writes twice, or only one person writes",
         ),
         (
             {"log": [{"is_me": 1, "text": "a"}, {"is_me": 0, "text": "b"}]},
             "log[].{text: text, mine: is_me}",
-            "nobody writes twice, or nobody else",
+            "nobody writes twice, or only one person writes",
         ),
         ({"aliases": ["a", "b"], "reply": "c"}, "{question: aliases, answer: reply}", ""),
         ({"history": [["a", "b"]], "reply": "c"}, "{answer: reply, history: history}", ""),
@@ -78,13 +78,13 @@ SIDES = 'dialog[].[{role: `"user"`, text: %s}, {role: `"assistant"`, text: %s}][
         (
             {"id": 1, "parent": 0, "text": "a", "date": "b"},
             "{id: id, parent: parent, text: text}",
-            "each may answer the one that 'parent' names",
+            "each message may answer the one in 'parent'",
         ),
     ],
 )
 def test_what_names_suggest(value: object, expression: str, doubt: str) -> None:
     """The rows of `named` that no file of `wild` has."""
-    found = by_names([value])
+    found = suggest_by_names([value])
     assert found is not None
     assert (found.layout.map.expression, found.doubt) == (expression, doubt)
 
@@ -104,7 +104,7 @@ def test_a_row_is_all_that_another_program_needs(tmp_path: Path, monkeypatch: py
     said = [("Anna", "说"), ("Anna", "ring"), ("Ben", "听"), ("Anna", "走")]
     letters = [{"by": by, "words": words, "sort": "ring" if words == "ring" else "note"} for by, words in said]
     path = sample_files.written(tmp_path, "a.json", json.dumps({"pigeon": 2, "letters": letters}))
-    with pytest.raises(UserError, match=r"these fields are not known"):
+    with pytest.raises(UserError, match=r"the field names are unknown"):
         sample_files.pairs_of(path)
     table = (names.TABLES / "layouts.yaml").read_text(encoding="utf-8").replace("\nnamed:\n", ROW)
     sample_files.written(tmp_path, "layouts.yaml", table)
@@ -116,8 +116,8 @@ def test_a_row_is_all_that_another_program_needs(tmp_path: Path, monkeypatch: py
 
 
 def _forget_tables() -> None:
-    names.table_of.cache_clear()
-    layouts.table.cache_clear()
+    names.load_table.cache_clear()
+    layouts.declared_layouts.cache_clear()
 
 
 VALUE = {"a": {"b": "x"}, "l": [{"n": 1}, {"m": "2"}], "e": []}
@@ -134,8 +134,8 @@ def test_paths_of_signatures(path: str) -> None:
 
 def test_a_row_is_used_only_for_values_that_all_have_its_signature() -> None:
     line = json.loads('{"sender": "a", "sender_qq": 1, "time": "2024-01-01", "contents": []}')
-    assert [layout.name for layout in declared([line, line])] == ["qqnt-export"]
-    assert declared([line, {**line, "contents": "text"}]) == declared([]) == []
+    assert [layout.name for layout in find_declared([line, line])] == ["qqnt-export"]
+    assert find_declared([line, {**line, "contents": "text"}]) == find_declared([]) == []
 
 
 @pytest.mark.parametrize(
@@ -147,29 +147,29 @@ def test_a_row_is_used_only_for_values_that_all_have_its_signature() -> None:
         ("", "no {name}"),
     ],
 )
-def test_heads_that_are_no_patterns_are_refused(head: str, message: str) -> None:
+def test_invalid_heads_are_refused(head: str, message: str) -> None:
     with pytest.raises(UserError) as error:
-        heads.compiled(head)
+        heads.compile_head(head)
     assert message in str(error.value)
 
 
 @given(st.text("{}nametimeclock ()[]\\^$.*+?|：:\n\t", max_size=20))
 def test_any_pattern_is_compiled_or_refused(head: str) -> None:
     with contextlib.suppress(UserError):
-        heads.compiled(head)
+        heads.compile_head(head)
 
 
 @given(st.from_regex(r"[A-Za-z0-9 ()\[\].*+?$^|-]{1,12}", fullmatch=True).filter(str.strip))
-def test_other_characters_of_a_pattern_stand_for_themselves(mark: str) -> None:
+def test_other_characters_of_a_head_are_literal(mark: str) -> None:
     mark = "<" + " ".join(mark.split()) + ">"
-    match = heads.compiled(f"{mark}{{name}}:").fullmatch(f"{mark}Anna: Hi")
+    match = heads.compile_head(f"{mark}{{name}}:").fullmatch(f"{mark}Anna: Hi")
     assert match is not None
     assert match["name"] == "Anna"
 
 
 @pytest.mark.parametrize("head", [*heads.USUAL, "{name} {time}", "{name} ({time}):{text}"])
 def test_spaces_take_no_time(head: str) -> None:
-    pattern = heads.compiled(head)
+    pattern = heads.compile_head(head)
 
     def match() -> None:
         for _ in range(100):
@@ -200,7 +200,7 @@ EXPRESSIONS = (
 @settings(max_examples=100)
 def test_results_are_those_of_jmespath(expression: str, value: Any) -> None:
     """The twin evaluates the whole value; the map does, too, and walks the items of a list one by one."""
-    found = compiled(expression)
+    found = compile_map(expression)
     if isinstance(value, dict) and found.path == ():
         value = [value]  # a list that is written as a line each
     try:
@@ -221,10 +221,3 @@ def test_results_are_those_of_jmespath(expression: str, value: Any) -> None:
 def _filled(results: list[Any]) -> list[Any]:
     """Without what JMESPath makes of a value that has no fields."""
     return [each for each in results if (any(v is not None for v in each.values()) if isinstance(each, dict) else each)]
-
-
-@pytest.mark.parametrize("names", [{"question": "a", "answer": "b"}, {"question": "问 题", "answer": "it's"}])
-def test_what_is_written_is_compiled(names: dict[str, str]) -> None:
-    value = {field: field for field in names.values()}
-    assert compiled(written(names)).results(value) == [names]
-    assert flag(written(names)).startswith("--map '")

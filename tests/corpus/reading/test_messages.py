@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.corpus.reading import turns
+from chatbot.corpus.reading import records, turns
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.text_file import FIRST_LINES
 from chatbot.corpus.reading.texts import plain_text
@@ -57,7 +57,7 @@ def test_newest_first_is_turned_around_within_bounds(monkeypatch: pytest.MonkeyP
 
 
 def test_chats_that_alternate_are_told_apart_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "MAX_HELD", 40)
+    monkeypatch.setattr(records, "MAX_HELD", 40)
     rows = [{"dialog_id": chat, "speaker": "AB"[n % 2], "text": f"{chat} {n}"} for n in range(4) for chat in range(5)]
     rows += [{"dialog_id": 9, "speaker": "AB"[n % 2], "text": f"9 {n}"} for n in range(50)]
     found, _ = conversations_of(written(tmp_path, "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows)))
@@ -80,7 +80,7 @@ def test_chats_that_alternate_are_told_apart_within_bounds(tmp_path: Path, monke
         *(("[1]", "[1]"), ("[3, 4]", "[3, 4]"), ("[真的吗？]", "[真的吗？]"), ("【好】", "【好】"), ("[]", "[]")),
     ],
 )
-def test_what_is_text_in_a_message(written: str, expected: str) -> None:
+def test_plain_text_of_messages(written: str, expected: str) -> None:
     """Emoticons are text beside a text, and pictures by themselves; who writes a sentence in brackets, writes."""
     assert plain_text(written) == expected
 
@@ -141,5 +141,5 @@ def test_messages_that_wait_for_a_date_are_bounded(monkeypatch: pytest.MonkeyPat
 def test_later_times_that_are_not_understood_are_reported() -> None:
     assert talks_of([*days(13, 20), ("B", "", "y")])[1].notes() == []
     assert talks_of([*days(13, 20), ("A", "soon", "x")])[1].notes() == [
-        "some times are not understood, and so no pause is before them (first: a)"
+        "some times cannot be parsed, so no pause is detected before them (first: a)"
     ]

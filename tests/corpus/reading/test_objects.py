@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from chatbot.corpus.reading import objects
-from chatbot.corpus.reading.objects import ANY, ITEM, Place, json_values, units_of
-from chatbot.corpus.reading.report import Located, ReadOptions, Report
+from chatbot.corpus.reading.layouts import ANY, ITEM, Place
+from chatbot.corpus.reading.objects import json_values, values_at
+from chatbot.corpus.reading.report import Location, ReadOptions, Report
 from chatbot.corpus.reading.text_file import open_text_files
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import conversations_of, pairs_of, written
@@ -19,7 +20,7 @@ MESSAGE = '{"role": "user", "content": "甲"}, {"role": "assistant", "content": 
 
 def entries(path: Path, place: Place, part: str | None = None) -> Iterator[object]:
     for text in open_text_files(path, Report()):
-        yield from json_values(text, ReadOptions(part=part), place, Located("item", "a", Report()))
+        yield from json_values(text, ReadOptions(part=part), place, Location("item", "a", Report()))
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,7 @@ def entries(path: Path, place: Place, part: str | None = None) -> Iterator[objec
 def test_values_at_a_place_are_those_of_the_value_in_memory(tmp_path: Path, place: Place) -> None:
     value = {"a": [1, [2], {"t": 3}], "b": {}, "o": {"x": [{"t": "4", "u": [5]}, {"u": 6}], "y": None}}
     path = written(tmp_path, "a", json.dumps(value))
-    assert [*entries(path, place)] == [*units_of(value, place)]
+    assert [*entries(path, place)] == [*values_at(value, place)]
 
 
 @pytest.mark.parametrize("head", ['[\n{"m": [', '{"m": [\n'])
@@ -62,10 +63,10 @@ def test_a_large_object_is_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[\n" * 100_000, "nested more than 32 deep"),
+        ("[\n" * 100_000, "nested more than 32 levels deep"),
         ('[["甲", "乙"], ["甲",\n"' + "x" * 900_000 + '"]]', "an item larger than 0 MiB; split it"),
         ('{"a": [["甲", "乙"], ["甲",\n"' + "x" * 900_000 + '"]]}', "an item larger than 0 MiB; split it"),
-        ("- - 甲\n" + "- " * 5000, "nested more than 32 deep"),
+        ("- - 甲\n" + "- " * 5000, "nested more than 32 levels deep"),
     ],
 )
 def test_large_and_deep_documents_are_errors_of_one_line(

@@ -15,7 +15,7 @@ from chatbot.config.corpus import ENCODE, PAIRS, CorpusSettings, EncodingSetting
 from chatbot.corpus.chunks import load_chunk
 from chatbot.corpus.conversion import convert
 from chatbot.corpus.dataset import encode_now, training_set
-from chatbot.corpus.files import CorpusFiles, left_out, tokenise, training_files, validation_files
+from chatbot.corpus.files import CorpusFiles, excluded_test_parts, tokenise, training_files, validation_files
 from chatbot.corpus.reading import containers, sources
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
@@ -27,7 +27,6 @@ from chatbot.corpus.reading.sources import (
     Source,
     find_parts,
     find_sources,
-    is_no_data,
     part_of,
 )
 from chatbot.errors import UserError
@@ -58,7 +57,7 @@ def test_parallel_files_need_both_flags(work_dir: Path) -> None:
     ("name", "message"),
     [
         ("*.none", "no file matches"),
-        ("folder", "folder: a directory without files of pairs; give a file"),
+        ("folder", "folder: a directory that contains no files with pairs; give a file"),
         (".", ".: a directory of more than 1 files; give a glob, such as ./*.tsv"),
         ("a\nb", "a↵b: no such file"),
         ("a\0b", "cannot be read"),
@@ -100,11 +99,6 @@ def test_part_is_a_word_of_the_name(name: str, part: str | None) -> None:
     assert part_of(name) == part
 
 
-@pytest.mark.parametrize(("name", "expected"), [("README", True), ("a/LICENSE.txt", True), ("readmes.tsv", False)])
-def test_documentation_is_known_by_its_name(name: str, expected: bool) -> None:
-    assert is_no_data(name) == expected
-
-
 @pytest.mark.parametrize("name", ["parts", "parts.zip", "parts.json"])
 def test_parts_have_caches_of_their_own(tmp_path: Path, name: str) -> None:
     chosen = CorpusSettings(data=(str(write(name, tmp_path)),), cache=str(tmp_path / "cache"))
@@ -117,7 +111,7 @@ def test_parts_have_caches_of_their_own(tmp_path: Path, name: str) -> None:
     assert answers(training_files(chosen)) == ["乙", "辛"]
     assert answers(validation_files(chosen)) == ["丁"]
     left = "parts/LCCC_test.tsv" if name == "parts" else f"{name} (test part)"
-    assert left_out(chosen) == [str(tmp_path / left)]
+    assert excluded_test_parts(chosen) == [str(tmp_path / left)]
 
 
 def test_the_test_part_is_measured_or_else_the_validation_part(tmp_path: Path) -> None:

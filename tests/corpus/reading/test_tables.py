@@ -84,7 +84,7 @@ PAIRS = st.tuples(SENTENCES, SENTENCES).filter(lambda pair: pair[0] != pair[1])
 QUESTIONS = st.lists(st.text("你好吗吃了没有", min_size=2, max_size=5), min_size=2, max_size=9, unique=True)
 
 
-def doubt_of(folder: Path, rows: Pairs) -> str:
+def find_doubt(folder: Path, rows: Pairs) -> str:
     """Why a TSV file with these rows may have no pairs, "" if it is read."""
     try:
         pairs, _ = pairs_of(written(folder, "rows.tsv", "".join("\t".join(row) + "\n" for row in rows)))
@@ -96,7 +96,7 @@ def doubt_of(folder: Path, rows: Pairs) -> str:
 
 @given(st.lists(PAIRS, min_size=1, max_size=60, unique_by=(lambda pair: pair[0], lambda pair: pair[1])))
 def test_different_texts_are_pairs(tmp_path_factory: pytest.TempPathFactory, rows: Pairs) -> None:
-    doubt = doubt_of(tmp_path_factory.getbasetemp(), rows)
+    doubt = find_doubt(tmp_path_factory.getbasetemp(), rows)
     assert doubt == "" or "if the first row is a header" in doubt
 
 
@@ -105,7 +105,7 @@ def test_several_answers_to_a_question_stand_together(
     tmp_path_factory: pytest.TempPathFactory, questions: list[str], answers: int
 ) -> None:
     rows = [(question, f"{question}第{number}种回答") for question in questions for number in range(answers)]
-    assert doubt_of(tmp_path_factory.getbasetemp(), rows) == ""
+    assert find_doubt(tmp_path_factory.getbasetemp(), rows) == ""
 
 
 SCRIPTS = [("甲乙丙丁戊己庚辛壬癸子", "第{}次，来了", 6), ("jklmnopqrst", "I came {} times, today", 20)]
@@ -119,17 +119,17 @@ def test_names_and_labels_are_short_and_come_often(
         """Of as many rows, beside whose sentences stand so many different words, in turns or in order."""
         words = [letters[i * values // rows if in_order else i % values] * size for i in range(rows)]
         beside = [sentence.format(i) + end for i in range(rows)]
-        return doubt_of(tmp_path, [pair if side == 0 else pair[::-1] for pair in zip(words, beside, strict=True)])
+        return find_doubt(tmp_path, [pair if side == 0 else pair[::-1] for pair in zip(words, beside, strict=True)])
 
     # Names come in turns, or six times each; so do labels of answers, six times each.
-    assert "first column has 2 values, as names or labels" in doubt(2, longest_name, 3)
+    assert "first column has 2 values, like names or labels" in doubt(2, longest_name, 3)
     assert doubt(2, longest_name + 1, 3) == doubt(3, 1, 3) == doubt(2, longest_name, 11, in_order=True) == ""
-    assert "first column has 2 values, as names or labels" in doubt(2, longest_name, 12, in_order=True)
-    assert "second column has 2 values, as names or labels" in doubt(2, longest_name, 12, side=1)
+    assert "first column has 2 values, like names or labels" in doubt(2, longest_name, 12, in_order=True)
+    assert "second column has 2 values, like names or labels" in doubt(2, longest_name, 12, side=1)
     assert doubt(2, longest_name + 1, 12, side=1) == doubt(2, longest_name, 11, side=1) == ""
     assert doubt(2, 1, 12, side=1, end="?") == ""
     # A single word is a label beside anything.
-    assert "first column has 1 value, as names or labels have" in doubt(1, 50, 3)
+    assert "first column has 1 value, like names or labels" in doubt(1, 50, 3)
 
 
 @pytest.mark.parametrize("cell", ["3", "2020-01-01", "a@b.org", "C:\\a", "x.png", "n1/x n2/y", "A"])
@@ -138,7 +138,7 @@ def test_nine_of_ten_cells_decide(tmp_path: Path, cell: str) -> None:
     texts = [f"I came {i} times, today" for i in range(10)]
     others = ["B", *[cell] * 7] if cell == "A" else [f"{cell}{i}" for i in range(8)]
     for cells, is_doubtful in (([*others, others[0], texts[9]], True), ([*others, *texts[8:]], False)):
-        assert bool(doubt_of(tmp_path, [*zip(texts, cells, strict=True)])) == is_doubtful
+        assert bool(find_doubt(tmp_path, [*zip(texts, cells, strict=True)])) == is_doubtful
 
 
 @pytest.mark.parametrize("unit", ["1", "1 ", " ", "a.", "@", "a@", "/", "http://", "2024年", "星期", "[", "是，"])

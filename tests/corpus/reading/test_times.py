@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatbot.corpus.reading.times import form_of, seconds
+from chatbot.corpus.reading.turns import detect_time_form, seconds
 
 UTC = datetime.timezone.utc
 # A layout of strptime, and the form that times.py finds; half days and months are in English, as strptime reads them.
@@ -30,7 +30,7 @@ def test_dates_are_those_that_strptime_reads(layout: str, form: str, moment: dat
         return
     assert seconds(text, form) == expected
     certain = moment.replace(day=moment.day % 16 + 13).strftime(layout)  # no month
-    assert form_of([certain, text])[0] == form
+    assert detect_time_form([certain, text])[0] == form
 
 
 @given(moment=MOMENTS)
@@ -38,10 +38,10 @@ def test_numbers_of_seconds_and_days(moment: datetime.datetime) -> None:
     stamp = moment.replace(microsecond=0, tzinfo=UTC).timestamp()
     for scale in (1, 1000, 1_000_000):
         text = str(int(stamp * scale))
-        assert form_of([text]) == ("epoch", "", False)
+        assert detect_time_form([text]) == ("epoch", "", False)
         assert seconds(text, "epoch") == stamp
     days = (moment - datetime.datetime(1899, 12, 30)).total_seconds() / 86400  # as Excel counts them
-    assert form_of([str(days)]) == ("days", "", False)
+    assert detect_time_form([str(days)]) == ("days", "", False)
     assert seconds(str(days), "days") == pytest.approx(moment.replace(tzinfo=UTC).timestamp(), abs=1e-3)
 
 
@@ -68,8 +68,8 @@ def test_halves_of_days_in_other_languages(text: str, clock: tuple[int, int]) ->
     [
         ([], "", ""),
         (["10:15", "下午3:20"], "", ""),  # clocks tell no pause
-        (["soon", "later"], "", "times such as 'soon' are not understood"),
-        (["2024-01-05 10:00", "soon"], "", "times such as 'soon' are not understood"),
+        (["soon", "later"], "", "times such as 'soon' cannot be parsed"),
+        (["2024-01-05 10:00", "soon"], "", "times such as 'soon' cannot be parsed"),
         (["05/06/2024 10:00", "05/06/2024 10:05"], "dmy", ""),  # a day or a month: it is the same day
         (["05/06/2024 10:00", "06/06/2024 10:05"], "dmy", ""),  # either way a day or more has passed
         (["12/06/2024 23:59", "01/07/2024 00:01"], "dmy", "times such as '12/06/2024 23:59' may begin with the day or"),
@@ -84,14 +84,14 @@ def test_halves_of_days_in_other_languages(text: str, clock: tuple[int, int]) ->
     ],
 )
 def test_one_form_for_all_times(times: list[str], form: str, unknown: str) -> None:
-    found, said, _ = form_of(times)
+    found, said, _ = detect_time_form(times)
     assert found == form
     assert unknown in said
     assert bool(unknown) == bool(said)
 
 
-def test_the_user_says_what_the_times_do_not() -> None:
+def test_the_user_decides_ambiguous_times() -> None:
     either, day_first = ["12/06/2024 23:59", "01/07/2024 00:01"], ["12/06/2024 23:59", "13/06/2024 00:01"]
-    assert form_of(either, "mdy") == ("mdy", "", False)
-    assert form_of(day_first, "mdy") == form_of(day_first) == ("dmy", "", False)
-    assert form_of(either[:1]) == ("dmy", "", True)
+    assert detect_time_form(either, "mdy") == ("mdy", "", False)
+    assert detect_time_form(day_first, "mdy") == detect_time_form(day_first) == ("dmy", "", False)
+    assert detect_time_form(either[:1]) == ("dmy", "", True)

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from chatbot.corpus.reading import turns
-from chatbot.corpus.reading.names import ROLES, key_of, table_of
-from chatbot.corpus.reading.turns import MAX_TURN, TOO_LONG, Said, pairs_of_turns
+from chatbot.corpus.reading.names import ROLES, key_of, load_table
+from chatbot.corpus.reading.turns import MAX_TURN, Utterance, pairs_of_turns
 from tests.corpus.reading.sample_files import conversations, conversations_of, dropped, written
 
 
-def talks_of(said: Sequence[Said | None]) -> tuple[list[list[str]], list[str]]:
+def talks_of(said: Sequence[Utterance | None]) -> tuple[list[list[str]], list[str]]:
     reasons: list[str] = []
     return conversations(pairs_of_turns(said, reasons.append)), reasons
 
 
-A, B = (lambda text: Said(text, "a")), (lambda text: Said(text, "b"))
+A, B = (lambda text: Utterance(text, "a")), (lambda text: Utterance(text, "b"))
 
 
 @pytest.mark.parametrize(
@@ -27,32 +27,27 @@ A, B = (lambda text: Said(text, "a")), (lambda text: Said(text, "b"))
             [A("一"), A("二"), B("三"), B("四。"), B("五"), A("six"), A("seven")],
             [["一，二", "三，四。五", "six seven"]],
         ),
-        ([Said("哈"), Said("哈"), Said("哈")], [["哈", "哈", "哈"]]),  # utterances are turns, of equal texts, too
+        (
+            [Utterance("哈"), Utterance("哈"), Utterance("哈")],
+            [["哈", "哈", "哈"]],
+        ),  # each is a turn
         ([A(" 一\n"), B("二\n三")], [[" 一\n", "二\n三"]]),  # a single message stays as it is
         ([A("一"), None, B("二"), A("三")], [["二", "三"]]),
         ([A("一"), B(""), A("二"), B("三")], [["二", "三"]]),
         ([A("一"), A(""), B(" "), B("二")], [["一", "二"]]),
         ([A("x" * (MAX_TURN + 1)), B("一")], [["x" * (MAX_TURN + 1), "一"]]),
         (
-            [Said("问", "a", answers=False), Said("答", "b", asks=False), A("再问"), B("再答")],
+            [Utterance("问", "a", answers=False), Utterance("答", "b", asks=False), A("再问"), B("再答")],
             [["问", "答", "再问", "再答"]],
         ),
     ],
 )
-def test_turns(said: Sequence[Said | None], expected: list[list[str]]) -> None:
+def test_turns(said: Sequence[Utterance | None], expected: list[list[str]]) -> None:
     assert talks_of(said) == (expected, [])
 
 
-def test_turn_of_too_many_messages_is_counted_and_stands_between_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "MAX_TURN", 4)
-    assert talks_of([A("一"), B("22"), B("22"), A("三"), B("44"), B("444"), A("五"), A("555555"), B("六")]) == (
-        [["一", "22 22", "三"]],
-        [TOO_LONG, TOO_LONG],
-    )
-
-
 def test_each_role_has_a_source_and_does_one_thing() -> None:
-    rows = table_of("names.yaml")["roles"]
+    rows = load_table("names.yaml")["roles"]
     assert all(row["source"] for row in rows)
     found = [key_of(name) for row in rows for kind in ("asks", "answers", "unheard") for name in row.get(kind, ())]
     assert len(found) == len(ROLES)

@@ -30,14 +30,14 @@ import pytest
 from chatbot.config.corpus import FORMATS, INSPECT, TEXT_RULES, CorpusSettings
 from chatbot.corpus.cleaning import cleaner
 from chatbot.corpus.files import CorpusFiles
-from chatbot.corpus.reading.conversation import Pair
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.sources import find_parts, find_sources
+from chatbot.corpus.reading.turns import Pair
 from chatbot.errors import UserError
 from tests.corpus.reading.wild_files import BINARY, FAMILIES, INPUTS, cases, write
 
-LONGEST_MESSAGE = 200  # characters, without the folder of the file
+MAX_MESSAGE = 200  # characters, without the folder of the file
 SHOWN = 3  # pairs
 # What --format cannot give: a head has a flag of its own, and a file of bytes says what it is.
 OTHER_FORMATS = {"head", "arrow", "parquet", "xls", "xlsx"}
@@ -130,5 +130,5 @@ def _refused(name: str, options: ReadOptions) -> UserError:
     with pytest.raises(UserError) as raised:
         _read(name, options)
     assert "\n" not in str(raised.value)
-    assert len(str(raised.value)) <= LONGEST_MESSAGE
+    assert len(str(raised.value)) <= MAX_MESSAGE
     return raised.value

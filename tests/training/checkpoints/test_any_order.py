@@ -29,8 +29,8 @@ from tests.training.checkpoints.step_checkpoints import (
     values_of,
 )
 
-MOST_CALLS = 30  # a save and the result of a validation sync, name and remove about 25 files
-CALLS = st.integers(0, MOST_CALLS)
+MAX_CALLS = 30  # a save and the result of a validation sync, name and remove about 25 files
+CALLS = st.integers(0, MAX_CALLS)
 
 
 def pointed() -> dict[str, int]:
@@ -191,10 +191,10 @@ TestStore.settings = settings(max_examples=12, stateful_step_count=15, deadline=
 
 
 @pytest.mark.parametrize("saves", [0, 1])
-def test_process_killed_at_any_call_keeps_a_whole_checkpoint(saves: int) -> None:
+def test_process_killed_at_any_call_keeps_an_intact_checkpoint(saves: int) -> None:
     """At the first save it can begin again."""
     is_saved = False
-    for calls in range(MOST_CALLS + 1):
+    for calls in range(MAX_CALLS + 1):
         store = Store()
         store.begin(keep=1)
         for _ in range(saves):

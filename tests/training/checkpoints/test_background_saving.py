@@ -38,8 +38,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     event.set()
 
 
-def test_training_changes_the_weights_while_they_are_written(work_dir: Path, gate: threading.Event) -> None:
-    DIRECTORY.mkdir(parents=True)
+def test_training_changes_the_weights_while_they_are_written(directory: Path, gate: threading.Event) -> None:
     model, progress = model_of(1), Progress(step=1)
     checkpoints = Checkpoints(DIRECTORY, model, keep=2)
     checkpoints.save(progress, state_of(1))
@@ -58,9 +57,8 @@ def test_training_changes_the_weights_while_they_are_written(work_dir: Path, gat
 
 @pytest.mark.parametrize("end", [None, KeyboardInterrupt])
 def test_write_is_finished_however_training_ends(
-    work_dir: Path, gate: threading.Event, end: type[BaseException] | None
+    directory: Path, gate: threading.Event, end: type[BaseException] | None
 ) -> None:
-    DIRECTORY.mkdir(parents=True)
     checkpoints = Checkpoints(DIRECTORY, model_of(1))
     with ExitStack() as stack:
         if end is not None:
@@ -111,7 +109,10 @@ def at_steps(monkeypatch: pytest.MonkeyPatch, actions: dict[int, Callable[[], ob
     ("fault", "warning"),
     [
         ("full", r"default/ckpt-{}: cannot be written \(File too large\); the checkpoint of step 2 is kept"),
-        ("gone", "default: the folder had been removed and was made again; earlier checkpoints and metrics are lost"),
+        (
+            "gone",
+            "default: the folder had been removed and was created again; earlier checkpoints and metrics are lost",
+        ),
     ],
 )
 def test_training_goes_on_when_a_save_fails(

@@ -12,7 +12,7 @@ from chatbot.errors import UserError
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.checkpoints.store import Checkpoints
-from chatbot.training.new_model import built_model
+from chatbot.training.new_model import build_model
 from chatbot.training.replica import TrainState
 from tests.training.attempts import metrics
 from tests.training.checkpoints.step_checkpoints import (
@@ -32,11 +32,11 @@ VOCABULARY = Vocabulary(["你", "好", *BYTES])
 @pytest.fixture
 def model() -> Seq2Seq:
     """An untrained model."""
-    return built_model(small_settings().model, len(VOCABULARY), seed=1)
+    return build_model(small_settings().model, len(VOCABULARY), seed=1)
 
 
-@pytest.mark.parametrize(("what", "number"), [("a weight", np.nan), ("a state of the optimizer", np.inf)])
-def test_number_that_is_not_finite_is_not_saved(model: Seq2Seq, work_dir: Path, what: str, number: float) -> None:
+@pytest.mark.parametrize(("what", "number"), [("a weight", np.nan), ("an optimizer value", np.inf)])
+def test_non_finite_values_are_not_saved(model: Seq2Seq, work_dir: Path, what: str, number: float) -> None:
     numbers = np.array([number, *[0.0] * (len(VOCABULARY) - 1)], np.float32)
     if what == "a weight":
         model.bias.assign(numbers)
@@ -45,16 +45,16 @@ def test_number_that_is_not_finite_is_not_saved(model: Seq2Seq, work_dir: Path, 
     assert not [*work_dir.iterdir()]
 
 
-def test_other_validation_pairs_begin_anew() -> None:
+def test_other_validation_pairs_reset_the_best_validation() -> None:
     progress = Progress(step=9, best_step=5, best_nats=2.0, without_best=2, validation="a", best_value=2.0)
-    progress.measured_on("a")
+    progress.set_validation("a", NATS)
     assert (progress.best_nats, progress.without_best) == (2.0, 2)
-    progress.measured_on("b")
+    progress.set_validation("b", NATS)
     assert (progress.best_nats, progress.without_best, progress.validation) == (None, 0, "b")
-    assert progress.validated({NATS: 3.0})
-    progress.measured_on("b", "bleu")
+    assert progress.record_validation({NATS: 3.0})
+    progress.set_validation("b", "bleu")
     assert (progress.best_nats, progress.best_value, progress.best_by) == (None, None, "bleu")
-    assert progress.validated({NATS: 4.0, "bleu": 1.0})
+    assert progress.record_validation({NATS: 4.0, "bleu": 1.0})
 
 
 @pytest.mark.parametrize(
@@ -71,17 +71,10 @@ def test_best_validation_is_better_than_all_before(
     progress = Progress(best_by=measure)
     for step, (value, best) in enumerate(zip(values, best_steps, strict=True), 1):
         progress.step = step
-        assert progress.validated({NATS: 5.0 + step, measure: value}) == (best == step)
+        assert progress.record_validation({NATS: 5.0 + step, measure: value}) == (best == step)
         nats = values[best - 1] if measure == NATS else 5.0 + best
         assert (progress.best_step, progress.best_value, progress.best_nats) == (best, values[best - 1], nats)
         assert progress.without_best == step - best
-
-
-@pytest.fixture
-def directory(work_dir: Path) -> Path:
-    """The empty folder of an attempt."""
-    DIRECTORY.mkdir(parents=True)
-    return DIRECTORY
 
 
 def files_of(step: int) -> list[Path]:
@@ -89,7 +82,7 @@ def files_of(step: int) -> list[Path]:
     return [DIRECTORY / f"ckpt-{step}{ending}" for ending in (".safetensors", ".json")]
 
 
-def test_damaged_best_does_not_end_a_run_that_is_finished(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_best_does_not_fail_a_finished_run(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(1)
     save(2, best=False)
     model = model_of(2)

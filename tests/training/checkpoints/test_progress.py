@@ -54,7 +54,7 @@ def test_changes_that_are_allowed_are_printed(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("part", "error"),
     [
-        ("fingerprint", r"ckpt-1.json: a checkpoint of other training pairs; restore this attempt's own"),
+        ("fingerprint", r"ckpt-1.json: the checkpoint was trained on other pairs; restore the right ch"),
         ("vocabulary", r"vocabulary.txt: not the vocabulary that ckpt-1 was trained with"),
     ],
 )
@@ -73,7 +73,10 @@ def test_checkpoint_of_another_attempt_is_refused(part: str, error: str) -> None
 def test_fixed_setting_that_was_edited_is_refused() -> None:
     config = ATTEMPT / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "seed": 7}))
-    with pytest.raises(UserError, match=r"ckpt-1.json: a checkpoint of other settings: --seed 1 -> 7; restore this"):
+    with pytest.raises(
+        UserError,
+        match=r"ckpt-1.json: the checkpoint was trained with other settings: --seed 1 -> 7; restore the right",
+    ):
         train_untraced(steps=2, seed=7)
 
 

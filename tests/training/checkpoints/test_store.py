@@ -21,14 +21,7 @@ from tests.training.checkpoints.step_checkpoints import (
 )
 
 
-@pytest.fixture
-def attempt(work_dir: Path) -> None:
-    """The empty folder of an attempt."""
-    DIRECTORY.mkdir(parents=True)
-
-
-@pytest.mark.usefixtures("attempt")
-def test_data_are_synced_before_they_are_named_and_old_files_go_last() -> None:
+def test_data_are_synced_before_they_are_named_and_old_files_go_last(directory: Path) -> None:
     save(1)
     with kill_at() as calls:
         save(2)
@@ -51,7 +44,7 @@ def test_progress_with_other_fields_or_types_is_refused(work_dir: Path) -> None:
     path.write_text(json.dumps(whole))
     assert read_progress(path) == Progress(5, 3, 4.5, validation="f")
     path.write_text(json.dumps({**whole, "tempo": 1}))
-    with pytest.raises(UserError, match=r"last: written by another version of the program .it has 'tempo'"):
+    with pytest.raises(UserError, match=r"last: written by another version of the program .it contains 'tempo'"):
         read_progress(path)
     path.write_text(json.dumps({**whole, "best_step": "3"}))
     with pytest.raises(UserError, match="last: damaged"):
@@ -84,7 +77,7 @@ def test_space_is_checked_before_the_first_checkpoint(work_dir: Path, monkeypatc
     ("then", "now", "scale"),
     [("float16", "float16", [[-3, 7]]), ("float16", "float32", []), ("float32", "float16", [[0, 0]])],
 )
-def test_loss_scale_is_resumed_by_float16_alone(then: str, now: str, scale: list[list[int]], work_dir: Path) -> None:
+def test_loss_scale_is_resumed_by_float16_alone(then: str, now: str, scale: list[list[int]], directory: Path) -> None:
     """Without one in the checkpoint, it begins anew. Pending gradients are resumed by every precision."""
 
     def state_of(precision: str) -> TrainState:
@@ -93,8 +86,7 @@ def test_loss_scale_is_resumed_by_float16_alone(then: str, now: str, scale: list
             [np.asarray(5, np.int64), np.array([1, 2, 3], np.float32)], [], loss_scale, [np.array([4, 5], np.float32)]
         )
 
-    DIRECTORY.mkdir(parents=True)
-    checkpoints = Checkpoints(DIRECTORY, model_of(5))
+    checkpoints = Checkpoints(directory, model_of(5))
     checkpoints.save(Progress(step=5), state_of(then))
     checkpoints.finish()
     new = tf.nest.map_structure(np.zeros_like, state_of(now))

@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
@@ -16,11 +17,11 @@ from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batches, split
 from chatbot.errors import UserError
 from chatbot.flags import compose
-from chatbot.model.loss import LOGITS, LossSize, logits_in
-from chatbot.model.sequences import packing_of
-from chatbot.training.devices.gpus import Gpu, find_gpus, nvml_error, silent_gpus, warn_of_used_memory
+from chatbot.model.loss import LOGITS, LossSize, max_logits_for
+from chatbot.model.sequences import compute_packing
+from chatbot.training.devices.gpus import Gpu, find_gpus, nvml_error, silent_gpus, warn_about_used_memory
 from chatbot.training.devices.towers import Tower, choose_gpus, open_towers, table
-from chatbot.training.memory import least_memory, loss_size, most_tokens
+from chatbot.training.memory import loss_size, max_tokens, min_memory
 from chatbot.training.selftest import random_pairs
 from chatbot.training.start import divide_gpus
 from tests.commands import python
@@ -29,9 +30,16 @@ from tests.training.devices.nvml import Nvml
 FOUR = [Gpu(i, "NVIDIA Test", 24 << 30, f"GPU-{i}abc") for i in range(4)]
 
 
-def numbers(requested: str | None, towers: int | None = None, detected: list[Gpu] = FOUR) -> list[int]:
+def selected(requested: str | None = None, towers: int | None = None, detected: list[Gpu] = FOUR) -> list[Gpu]:
+    """The selected ones of these GPUs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("chatbot.training.devices.towers.find_gpus", lambda: detected)
+        return choose_gpus(requested, towers)
+
+
+def numbers(*arguments: Any, **keywords: Any) -> list[int]:
     """The ids of the selected GPUs."""
-    return [gpu.number for gpu in choose_gpus(requested, towers, detected)]
+    return [gpu.number for gpu in selected(*arguments, **keywords)]
 
 
 def test_requested_gpus_are_selected_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,13 +72,13 @@ SPLIT = [FOUR[0], dataclasses.replace(FOUR[1], instances=INSTANCES)]
 def test_mig_instance_is_selected_by_its_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
     """As Slurm sets it; `open_towers` passes the UUID on to CUDA."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-8abc")
-    assert choose_gpus(None, None, SPLIT) == [INSTANCES[1]]
+    assert selected(detected=SPLIT) == [INSTANCES[1]]
     assert INSTANCES[1].id == "MIG-8abc"
     assert [gpu.id for gpu in FOUR] == ["0", "1", "2", "3"]
     assert divide_gpus([INSTANCES[1]], 1) == [None]  # the worker reads the same CUDA_VISIBLE_DEVICES
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-7abc,MIG-8abc")
-    with pytest.raises(UserError, match="CUDA gives a process a single MIG instance; name one"):
-        choose_gpus(None, None, SPLIT)
+    with pytest.raises(UserError, match="a CUDA process can use only one MIG instance; list one"):
+        selected(detected=SPLIT)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +104,7 @@ def test_impossible_selection_is_a_one_line_error(
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with pytest.raises(UserError) as error:
-        choose_gpus(requested, towers, detected)
+        selected(requested, towers, detected)
     assert all(part in str(error.value) for part in message_parts)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 200
@@ -138,7 +146,7 @@ def test_cpu_is_split_into_towers() -> None:
             1,
             "TensorFlow sees 1 of the GPUs 3, 1; install CUDA's libraries with `make gpu`, update",
         ),
-        (2, "GPU 1 (old) has compute capability 1.2, and this TensorFlow needs 6.0; select other GPUs with --gpus"),
+        (2, "GPU 1 (old) has compute capability 1.2, but this TensorFlow needs 6.0; select other GPUs with --gpus"),
     ],
 )
 def test_gpus_that_tensorflow_cannot_use_are_an_error(seen: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,8 +186,8 @@ def test_several_gpus_get_memory_growth_and_one_gpu_is_split(monkeypatch: pytest
         patch.delitem(sys.modules, "tensorflow")
         towers = open_towers(gpus, None)
     assert [(t.memory, t.left) for t in towers] == [(10 << 30, 10 << 30), (10 << 30, 3 << 30)]
-    assert loss_size(compose(Settings), towers).logits == logits_in(3 << 30) < logits_in(10 << 30)
-    assert least_memory(towers) == 10 << 30
+    assert loss_size(compose(Settings), towers).logits == max_logits_for(3 << 30) < max_logits_for(10 << 30)
+    assert min_memory(towers) == 10 << 30
 
     calls.clear()
     gpus = [Gpu(3, "x", 12 << 30, "", used=2 << 30)]
@@ -230,21 +238,21 @@ def test_gpus_that_other_processes_use_are_named(
     nvml = Nvml(monkeypatch, 4)
     nvml.nvmlDeviceGetMemoryInfo = lambda i: SimpleNamespace(total=24 << 30, used=used[i])
     gpus = find_gpus()
-    warn_of_used_memory(gpus[:3])
+    warn_about_used_memory(gpus[:3])
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
-        "Warning: GPU 2 has 3.0 of 24.0 GiB in use by other processes, which `nvidia-smi` shows; end them, or select "
-        "others with --gpus"
+        "Warning: GPU 2: other processes use 3.0 of its 24.0 GiB (see `nvidia-smi`); end them, or select other GPUs "
+        "with --gpus"
     )
     with pytest.raises(UserError) as raised:
-        warn_of_used_memory(gpus[3:])
+        warn_about_used_memory(gpus[3:])
     assert str(raised.value) == (
-        "GPU 3 has 24.0 of 24.0 GiB in use by other processes, which `nvidia-smi` shows; end them, or select GPUs with "
-        "enough memory: --gpus 0,1,2"
+        "GPU 3: other processes use 24.0 of its 24.0 GiB (see `nvidia-smi`); end them, or select GPUs with enough "
+        "memory: --gpus 0,1,2"
     )
 
 
-def test_driver_that_cannot_be_opened_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_the_driver_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = Nvml(monkeypatch)
     assert nvml_error() == ""
 
@@ -280,13 +288,13 @@ def test_no_piece_of_a_share_has_more_tokens(
     chosen = compose(Settings, max_length=9, accumulate=accumulate, **of_batch)
     tokens = 9 * size * accumulate if by_tokens else None
     batches = Batches([random_pairs(100, seed)], size * accumulate, seed, tokens)
-    most = most_tokens(chosen, towers)
+    most = max_tokens(chosen, towers)
     steps = batches.from_step(0, towers)
     for _ in range(batches.steps_per_epoch):
         for share in next(steps).shares:
             for piece in split(share, accumulate):
                 lengths = (piece.target_in != 0).sum(axis=1)
-                assert len(packing_of(lengths, piece.target_in.shape[1]).to_packed) <= most
+                assert len(compute_packing(lengths, piece.target_in.shape[1]).to_packed) <= most
 
 
 @given(
@@ -296,7 +304,7 @@ def test_no_piece_of_a_share_has_more_tokens(
 )
 def test_no_call_has_more_logits_than_32_bits_can_index(memory: int | None, vocabulary: int, units: int) -> None:
     """The vocabulary has all columns of the projection; chunks with n-grams or validation have `logits` at most."""
-    size = LossSize(logits_in(memory))
+    size = LossSize(max_logits_for(memory))
     tokens = size.chunk_tokens(vocabulary, units)
     assert size.logits < 1 << 31
     assert 1 <= tokens * vocabulary < 1 << 31
@@ -308,4 +316,4 @@ def test_least_memory_that_is_left_sets_the_logits() -> None:
     towers = [Tower(f"gpu_{i}", f"/GPU:{i}", "", 80 << 30, left=left << 30) for i, left in enumerate((80, 16))]
     assert LOGITS < loss_size(chosen, towers).logits < loss_size(chosen, towers[:1]).logits
     assert loss_size(chosen, [Tower("cpu_0", "/CPU:0", "", None)]).logits == LOGITS
-    assert loss_size(chosen, towers, machines=4).most_tokens < loss_size(chosen, towers).most_tokens  # type: ignore[operator]
+    assert loss_size(chosen, towers, machines=4).max_tokens < loss_size(chosen, towers).max_tokens  # type: ignore[operator]

@@ -54,7 +54,7 @@ def test_gpus_that_may_have_failed_are_named(text: str, expected: str, monkeypat
     assert len(f"error: {failure_of(text, EIGHT)}") < 200
 
 
-def test_error_of_cuda_that_comes_again_is_not_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recurring_cuda_error_is_not_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless a GPU does not answer."""
     nvml = Nvml(monkeypatch, 8)
     error = tf.errors.InternalError(None, None, "GPU sync failed: CUDA_ERROR_INVALID_VALUE: reason")
@@ -84,7 +84,7 @@ def test_gpu_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     assert failure_of("x", SPLIT) == ""
 
 
-def test_errors_without_gpus_stay_as_they_are(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_without_gpus_are_unchanged(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:
     Nvml(monkeypatch, 4).lost = {0, 1, 2, 3}
     error = tf.errors.InternalError(None, None, ILLEGAL)
     with pytest.raises(tf.errors.InternalError), device_errors(cpus):

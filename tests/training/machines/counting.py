@@ -12,7 +12,7 @@ from chatbot.config.training import Settings
 from chatbot.errors import exit_code_of
 from chatbot.flags import compose, replace
 from chatbot.training.devices.towers import open_towers
-from chatbot.training.machines.cluster import CHIEF, PS, WORKER, cluster_of, free_addresses
+from chatbot.training.machines.cluster import CHIEF, PS, WORKER, find_cluster, free_addresses
 from chatbot.training.machines.peers import Peers
 from chatbot.training.machines.processes import Job, run_jobs
 from chatbot.training.start import run_process
@@ -53,26 +53,26 @@ def count_steps(settings: Settings) -> int:
     from chatbot.training import asynchronous
     from chatbot.training.gradients import Sums
     from chatbot.training.machines.team import connect
-    from chatbot.training.new_model import built_model
+    from chatbot.training.new_model import build_model
     from chatbot.training.selftest import VOCABULARY, random_pairs
 
     def constant_gradients(*_: Any) -> Any:
         def gradients(weights: list[tf.Tensor], share: Any, _: None) -> Sums:
             *groups, embedding = weights
-            rows = tf.zeros([tf.shape(share.used)[0], embedding.shape[1]])
+            rows = tf.zeros([tf.shape(share.lookup_ids)[0], embedding.shape[1]])
             ones = [tf.ones_like(weight) for weight in groups]
             return Sums(tf.constant(1.0), tf.constant(1.0), [tf.ones_like(embedding)], ones, rows)
 
         return gradients
 
     vars(asynchronous)["gradient_function"] = constant_gradients
-    cluster = cluster_of(settings.parallel)
+    cluster = find_cluster(settings.parallel)
     assert cluster is not None
     watch = Peers(cluster.others, lambda name: None)
     watch.start()
     coordinator = connect(cluster, watch)
     with tf.device(asynchronous.CHIEF_DEVICE):
-        model = built_model(settings.model, VOCABULARY, settings.learning.seed)
+        model = build_model(settings.model, VOCABULARY, settings.learning.seed)
     update = asynchronous.Asynchronous(model, settings.learning, coordinator, WORKERS, SERVERS)
     update.scatter_state(update.gather_state())
     before = [variable.numpy() for variable in model.trainable_variables]

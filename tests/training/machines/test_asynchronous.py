@@ -120,5 +120,5 @@ def test_separately_started_processes_end_with_the_chief(pairs_folder: Path) -> 
     assert "step 30 was the last one" in chief_process.output
     for command, name, address in zip(others, ("worker", "ps"), (worker, ps), strict=True):
         assert command.wait() == 0
-        assert f"{name} 0 serves at {address}." in command.output
-        assert "The chief has ended." in command.output
+        assert f"{name} 0 is listening on {address}." in command.output
+        assert "The chief has exited." in command.output

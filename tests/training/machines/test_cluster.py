@@ -14,8 +14,8 @@ from chatbot.errors import UserError
 from chatbot.training.machines.cluster import (
     Cluster,
     check_port,
-    cluster_of,
-    expanded,
+    expand_nodes,
+    find_cluster,
     free_addresses,
     host_and_port,
 )
@@ -25,7 +25,7 @@ SERVED = {"asynchronous": True, "worker_hosts": "a:1,b:2", "ps_hosts": "c:3"}
 
 
 def cluster_from_flags(**flags: Any) -> Cluster | None:
-    return cluster_of(ParallelSettings(**flags), {})
+    return find_cluster(ParallelSettings(**flags), {})
 
 
 def tf_config(cluster: Any, job: Any = "worker", index: Any = 0) -> dict[str, str]:
@@ -72,22 +72,22 @@ def test_invalid_addresses_are_errors(address: str) -> None:
 
 def test_tf_config_gives_cluster() -> None:
     alone, workers = ParallelSettings(), {"worker": ["a:1", "b:2"]}
-    assert cluster_of(alone, {"TF_CONFIG": ""}) is None
-    assert cluster_of(alone, tf_config(workers, index=1)) == Cluster(("a:1", "b:2"), "worker", 1)
-    assert cluster_of(alone, tf_config(workers, index="1")) == Cluster(("a:1", "b:2"), "worker", 1)
+    assert find_cluster(alone, {"TF_CONFIG": ""}) is None
+    assert find_cluster(alone, tf_config(workers, index=1)) == Cluster(("a:1", "b:2"), "worker", 1)
+    assert find_cluster(alone, tf_config(workers, index="1")) == Cluster(("a:1", "b:2"), "worker", 1)
     three = {"chief": ["c:3"], **workers}  # Kubeflow's chief is the first of the workers
-    assert cluster_of(alone, tf_config(three, "chief")) == Cluster(("c:3", "a:1", "b:2"), "worker", 0)
-    assert cluster_of(alone, tf_config(three, index=1)) == Cluster(("c:3", "a:1", "b:2"), "worker", 2)
-    assert cluster_of(alone, tf_config({"worker": ["a:1"]})) is None
+    assert find_cluster(alone, tf_config(three, "chief")) == Cluster(("c:3", "a:1", "b:2"), "worker", 0)
+    assert find_cluster(alone, tf_config(three, index=1)) == Cluster(("c:3", "a:1", "b:2"), "worker", 2)
+    assert find_cluster(alone, tf_config({"worker": ["a:1"]})) is None
     served, asynchronous = {"chief": ["d:4"], "ps": ["c:3"], **workers}, ParallelSettings(asynchronous=True)
     expected = Cluster(("a:1", "b:2"), "ps", 0, ("c:3",), "d:4")
-    assert cluster_of(asynchronous, tf_config(served, "ps")) == expected
+    assert find_cluster(asynchronous, tf_config(served, "ps")) == expected
     flags = ParallelSettings(worker_hosts="x:1,y:2", task_index=1)  # which take precedence
-    assert cluster_of(flags, tf_config(workers)) == Cluster(("x:1", "y:2"), "worker", 1)
+    assert find_cluster(flags, tf_config(workers)) == Cluster(("x:1", "y:2"), "worker", 1)
 
 
 def cluster_from_launcher(environment: dict[str, str], **flags: Any) -> tuple[tuple[str, ...], int, str] | None:
-    cluster = cluster_of(ParallelSettings(**flags), environment)
+    cluster = find_cluster(ParallelSettings(**flags), environment)
     return None if cluster is None else (cluster.workers, cluster.index, cluster.source)
 
 
@@ -127,7 +127,7 @@ def test_slurm_also_gives_the_workers() -> None:
     workers = ("gpu09:12123", "gpu10:12123")
     assert cluster_from_launcher(SRUN) == (workers, 1, "Slurm")
     assert cluster_from_launcher({**SRUN, "PMI_RANK": "1", "PMI_SIZE": "2"}) == (workers, 1, "PMI")
-    assert expanded("a,gpu[8-10,12],r[1-2]n[01,3]-x,b") == [
+    assert expand_nodes("a,gpu[8-10,12],r[1-2]n[01,3]-x,b") == [
         *("a", "gpu8", "gpu9", "gpu10", "gpu12", "r1n01-x", "r1n3-x", "r2n01-x", "r2n3-x", "b"),
     ]
 
@@ -185,11 +185,9 @@ ASYNCHRONOUS = {"asynchronous": True}
         (SERVED, MPI, "--job-name: missing"),
     ],
 )
-def test_machines_that_are_not_named_right_are_errors(
-    flags: dict[str, Any], environment: dict[str, str], message: str
-) -> None:
+def test_invalid_machines_are_errors(flags: dict[str, Any], environment: dict[str, str], message: str) -> None:
     with pytest.raises(UserError) as error:
-        cluster_of(ParallelSettings(**flags), environment)
+        find_cluster(ParallelSettings(**flags), environment)
     assert str(error.value).startswith(message)
     assert len(f"error: {error.value}") < 200
 
@@ -214,7 +212,7 @@ CONFIGS = JSON | st.fixed_dictionaries(
 @hypothesis.given(CONFIGS.map(json.dumps) | st.text(), st.booleans())
 def test_any_tf_config_gives_cluster_or_user_error(text: str, asynchronous: bool) -> None:
     with contextlib.suppress(UserError):
-        cluster = cluster_of(ParallelSettings(asynchronous=asynchronous), {"TF_CONFIG": text})
+        cluster = find_cluster(ParallelSettings(asynchronous=asynchronous), {"TF_CONFIG": text})
         assert cluster is None or cluster.own in (*cluster.workers, *cluster.ps, cluster.chief)
 
 

@@ -217,7 +217,7 @@ IN_A_GRAPH = f"Graph execution error:\n\n  File 1\n\n{CLOSED}\nThe error could b
         (ConnectionError(CLOSED), False),
     ],
 )
-def test_only_errors_that_a_lost_machine_may_cause_end_the_process_to_be_started_again(
+def test_only_errors_of_lost_machines_end_the_process(
     error: Exception, expected: bool, ended: list[LostError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PEER_TIMEOUT", 0.0)

@@ -114,7 +114,7 @@ def test_restarted_run_goes_on_without_a_worker_that_does_not_come_back(pairs_fo
     first.wait_for("training ended with exit code 138; starting it again (1 of 1).")
     step = saved_step("fewer")
     first.wait_for(f"Resuming from step {step} of checkpoints/fewer.")
-    assert "Training goes on without 1 of 2 workers." in first.output
+    assert "Training continues without 1 of 2 workers." in first.output
     until(lambda: saved_step("fewer") > step, lambda: first.output)
     os.kill(first.process.pid, signal.SIGINT)
     assert first.wait() == 130

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from chatbot.attempts.settings import storable
+from chatbot.attempts.settings import stored_values
 from chatbot.config.training import Settings
 from chatbot.errors import LostError, UserError
 from chatbot.flags import compose, flag_of
@@ -23,7 +23,7 @@ from chatbot.training.devices.towers import Tower
 from chatbot.training.machines import meeting, peers
 from chatbot.training.machines import team as module
 from chatbot.training.machines.cluster import Cluster, free_addresses, host_and_port
-from chatbot.training.machines.meeting import facts_of, meet
+from chatbot.training.machines.meeting import meet, shared_facts
 from chatbot.training.machines.team import ALONE, BLOCK, Team, tower_names
 from tests.training.machines.running import TIMEOUT, is_listening
 
@@ -71,7 +71,7 @@ def test_absent_workers_are_named_or_left_out(capfd: pytest.CaptureFixture[str])
     clusters = [future.result() for future in start(4, lambda cluster: meet(cluster, {}, 1, 3), absent=(1,))]
     assert [cluster.index for cluster in clusters] == [0, 1, 2]
     assert [len(cluster.workers) for cluster in clusters] == [3, 3, 3]
-    assert "Training goes on without 1 of 4 workers.\n" in capfd.readouterr().out
+    assert "Training continues without 1 of 4 workers.\n" in capfd.readouterr().out
 
 
 STRANGERS = [
@@ -82,7 +82,7 @@ STRANGERS = [
 
 def test_strangers_and_workers_that_have_left_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line that never ends, one that is too long, and a worker that comes again."""
-    monkeypatch.setattr(meeting, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(meeting, "MAX_BYTES", 10_000)
     addresses = tuple(free_addresses(2))
     with ThreadPoolExecutor(1) as threads:
         host = threads.submit(meet, Cluster(addresses, "worker", 0), {}, 30)
@@ -101,7 +101,7 @@ def test_strangers_and_workers_that_have_left_are_not_counted(monkeypatch: pytes
             connection.close()
 
 
-def test_something_else_at_the_port_of_worker_0_is_no_answer() -> None:
+def test_other_servers_at_the_port_of_worker_0_are_ignored() -> None:
     addresses = tuple(free_addresses(2))
     with socket.create_server(host_and_port(addresses[0])) as server:
 
@@ -123,7 +123,7 @@ def worker(rnn_size: int = 64, attempt: str = "a", pairs: int = 24, vocabulary: 
     description = {"pairs": pairs, "fingerprint": "f", "vocabulary": vocabulary, "both_directions": False}
     data: Any = SimpleNamespace(description=description, validation=SimpleNamespace(fingerprint="h"))
     devices = [Tower(f"gpu_{i}", f"/GPU:{i}", "NVIDIA", None) for i in range(towers)]
-    return facts_of(compose(Settings, rnn_size=rnn_size, attempt=attempt), data, devices)
+    return shared_facts(compose(Settings, rnn_size=rnn_size, attempt=attempt), data, devices)
 
 
 def test_facts_are_everything_that_changes_training() -> None:
@@ -136,7 +136,7 @@ def test_facts_are_everything_that_changes_training() -> None:
         *("--data", "--validation", "--dictionary", "--cache", "--block-list", "--probe", "--attempt"),
         "--both-directions",
     }
-    stored = {flag_of(name) for name in storable(Settings())}
+    stored = {flag_of(name) for name in stored_values(Settings())}
     others = {name: value for name, value in facts.items() if not name.startswith("--")}
     assert facts.keys() - others.keys() == stored - not_compared
     assert others == {
@@ -174,14 +174,11 @@ def on_machines(machines: int, function: Callable[[Team], Any]) -> list[Any]:
 
 
 def test_texts_of_all_machines_are_received_by_all() -> None:
-    """Of different lengths, with several bytes a character, empty, and longer than a block."""
+    """Of different lengths, with several bytes a character, empty, and longer than a block; or the chief's alone."""
     texts = ["你好", "", "a" * (BLOCK + 1)]
     assert on_machines(3, lambda team: team.all_gather_text(texts[team.machine])) == [texts] * 3
     assert on_machines(2, lambda team: team.all_gather_text("")) == [["", ""]] * 2
     assert ALONE.all_gather_text("你好") == ["你好"]
-
-
-def test_chief_sends_its_text_to_all() -> None:
     assert on_machines(3, lambda team: team.broadcast_text(f"text of {team.machine}")) == ["text of 0"] * 3
 
 
@@ -207,6 +204,6 @@ def test_numbers_of_a_machine_count_once_for_all_its_replicas(cpus: list[Tower])
 
 def test_replicas_are_numbered_over_all_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second of two machines, with two replicas each, has replicas 2 and 3."""
-    monkeypatch.setattr(module, "exchange_by", lambda strategy, first_replica: first_replica)
+    monkeypatch.setattr(module, "make_exchange", lambda strategy, first_replica: first_replica)
     team = Team(1, 2, SimpleNamespace(num_replicas_in_sync=4))
     assert (team.replicas, team.exchange) == (2, 2)

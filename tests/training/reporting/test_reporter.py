@@ -70,7 +70,7 @@ def test_run_that_goes_back_twice_has_each_step_once_everywhere(
             reporter.record({**record_of(step, float(visit)), "tower_losses": losses, **rates(towers)})
         if visit < 3:
             run.progress.step = kept
-            reporter.went_back()
+            reporter.rewind()
     assert len(os.listdir("/dev/fd")) < open_files + 10
     reporter.close()
     expected = [(1, 1.0), (2, 2.0), (3, 2.0), (4, 3.0), (5, 3.0)]
@@ -114,7 +114,7 @@ def test_lines_after_the_restored_step_are_removed(tmp_path: Path) -> None:
     assert lines == [{"step": 1}, {"step": 2}, {"step": 3, "loss": 1.0}]
 
 
-def test_failing_tensorboard_is_named_once_until_it_works_again(
+def test_failing_tensorboard_is_reported_once_until_it_works_again(
     pairs_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write = TensorBoard.record
@@ -168,11 +168,11 @@ def test_training_goes_on_without_wandb(
 
     monkeypatch.setattr(reporter, "start_client", refused)
     train_untraced(steps=2, attempt="a", report_to="wandb")
-    assert "Warning: wandb cannot be started (refused); training goes on without it.\n" in capsys.readouterr().err
+    assert "Warning: wandb cannot be started (refused); training continues without it.\n" in capsys.readouterr().err
     assert Path("tensorboard/a/all").exists()
 
 
-def test_missing_client_is_named_before_pairs_are_read(
+def test_missing_client_is_reported_before_pairs_are_read(
     work_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = {"wandb": ModuleSpec("wandb", None)}  # of that name, where the client writes

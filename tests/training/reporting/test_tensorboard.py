@@ -111,7 +111,7 @@ def test_custom_scalars_show_a_chart_of_all_towers_and_one_of_each_measure(get: 
     assert curves("Gradient norm", "a/all") == {"optimisation/gradient_norm"}
 
 
-def test_texts(get: Get) -> None:
+def test_text_page_has_replies_and_warnings(get: Get) -> None:
     texts = get("text/text", run="a/all", tag="replies")
     assert [text["step"] for text in texts] == [1, 2]
     assert "<td>问|题</td>\n<td>回复2</td>\n<td>答案</td>" in texts[-1]["text"]

@@ -17,7 +17,7 @@ import pytest
 import chatbot
 from chatbot.evaluation.measures import Sample
 from chatbot.training.reporting.reporter import Reporter
-from chatbot.training.reporting.terminal import HEADER, Stream, metrics_line, question_line, steps_left, time_left
+from chatbot.training.reporting.terminal import HEADER, Stream, metrics_line, steps_left, time_left
 from chatbot.training.schedule import Calendar
 from chatbot.training.start import train_here
 from chatbot.training.validation import Validation
@@ -75,7 +75,7 @@ def show(run: Any, hours: float, seconds_per_step: float, clock: Clock) -> Repor
         reporter.advance()
         if step % run.calendar.validate_every == 0:
             values: dict[str, float | None] = {"nats_per_character": 4 + step / 10_000}
-            best = run.progress.validated(values)
+            best = run.progress.record_validation(values)
             reporter.validation(Validation(values, None, []), best)
         if step % 10 == 0 or step == 1:
             reporter.record(record_of(step))
@@ -127,8 +127,8 @@ def test_file_gets_few_plain_lines() -> None:
     )
 
 
-def test_discarded_standard_error_leaves_the_lines() -> None:
-    """`2>/dev/null` on a terminal, `> log` with the bar on the terminal, and `> /dev/null 2> log`."""
+def test_discarded_standard_error_leaves_the_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`2>/dev/null` on a terminal, `> log` with the bar on the terminal, `> /dev/null 2> log`, a dumb terminal."""
     shown = Terminal()
     with open("/dev/null", "w") as null, streams(shown, null):
         show(fake_run(9), 0.1, 1.0, Clock()).close()
@@ -146,8 +146,6 @@ def test_discarded_standard_error_leaves_the_lines() -> None:
         show(fake_run(900), 0.1, 1.0, Clock()).close()
     assert "   4.5000 " in error.getvalue().splitlines()[1]
 
-
-def test_dumb_terminal_gets_no_control_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     with streams(shown := Terminal(), shown):
         show(fake_run(900), 0.1, 1.0, Clock()).close()
@@ -173,7 +171,7 @@ def test_quiet_run_prints_the_summary_only(
     pairs_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The picture fails, which is a warning."""
-    monkeypatch.setattr("chatbot.training.reporting.reporter.FEWEST_RECORDS", 1)
+    monkeypatch.setattr("chatbot.training.reporting.reporter.MIN_RECORDS", 1)
     monkeypatch.setattr("chatbot.training.reporting.reporter.draw", lambda curves, path: path / 0)
     small = {"rnn_size": 8, "embedding_size": 8, "precision": "float32"}
     chatbot.train(data=pairs_file, steps=1, quiet=True, **small)
@@ -189,7 +187,7 @@ def test_quiet_run_prints_the_summary_only(
     [
         (100, 0, 1000, None, (900, "")),
         (1000, 0, 1000, None, (0, "")),
-        (0, 0, None, 3, (1000, "at least")),  # LEAST_STEPS
+        (0, 0, None, 3, (1000, "at least")),  # MIN_STEPS
         (2000, 0, None, 3, (300, "at least")),
         (2050, 2, None, 3, (50, "at least")),
         (2000, 3, None, 3, (100, "at least")),  # a larger --patience was given before
@@ -230,12 +228,7 @@ def test_metrics_are_means_in_aligned_columns() -> None:
     assert metrics_line([record_of(1, math.nan)]) == "      1        -    12,346    3%    1.500     0.002"
 
 
-def test_questions_and_replies_are_printable_lines() -> None:
-    assert question_line("你好", "你\n好") == "  你好 -> 你↵好"
-    assert question_line("你好", "a\x1b[2J") == "  你好 -> a?[2J"
-
-
-def test_reader_that_is_gone_is_replaced_by_the_null_device() -> None:
+def test_stream_without_a_reader_is_replaced_by_the_null_device() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "w", buffering=1) as file:
@@ -249,7 +242,7 @@ def test_reader_that_is_gone_is_replaced_by_the_null_device() -> None:
     assert not Stream(None).is_terminal
 
 
-def test_full_disk_is_no_error() -> None:
+def test_full_disk_is_not_an_error() -> None:
     if not os.path.exists("/dev/full"):
         pytest.skip("this system has no /dev/full")
     file = open("/dev/full", "w", buffering=1)  # noqa: SIM115  # its content cannot be written when it is closed

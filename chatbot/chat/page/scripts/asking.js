@@ -1,4 +1,4 @@
-// Questions to the model, and other replies to the same question.
+// Sends questions to the model, and requests alternative replies.
 
 import { addNode, newId, textOf, turnsOf, withoutEmpty } from "./conversation.js";
 import { scrollToEnd } from "./elements.js";
@@ -9,36 +9,36 @@ import { requestSettings, settings } from "./settings.js";
 import { changed, shown } from "./state.js";
 import { conversations, saveConversation } from "./storage.js";
 import { t } from "./texts.js";
-import { plainLine } from "./untrusted.js";
+import { toPlainLine } from "./untrusted.js";
 
-// What is sent of the turns before a question; the models read less.
-const MOST_MESSAGES = 40;
-const MOST_CHARACTERS = 4000; // of each
+// The limits on the history in a request. No model reads more.
+const MAX_MESSAGES = 40;
+const MAX_CHARACTERS = 4000; // per message
 
-const DRAW_MILLISECONDS = 30; // between two states of a reply that arrives
-const MORE_SAMPLES = 4; // where the model's own search finds no other reply
+const DRAW_MILLISECONDS = 30; // The minimum interval between updates of a streaming reply.
+const MORE_SAMPLES = 4; // The number of samples if the model's default search finds no other reply.
 
-const user = newId(); // of this tab: others behind the same key or address ask for themselves
+const user = newId(); // Distinguishes this tab from other tabs with the same key or address.
 
-const running = new Map(); // id of a conversation -> the AbortController of the reply that it waits for
+const running = new Map(); // Maps conversation ids to the AbortControllers of their requests.
 
 export const isRunning = (conversation) => running.has(conversation.id);
 export const stopReply = (conversation) => running.get(conversation.id)?.abort();
 
-/** Returns the texts of turns, alternately question and reply. */
+/** Returns the messages of turns, alternating between questions and replies. */
 export function historyOf(turns) {
   const replied = turns.filter(({ reply }) => textOf(reply.answer));
   const texts = replied.flatMap(({ question, reply }) => [question.question, textOf(reply.answer)]);
-  return texts.slice(-MOST_MESSAGES).map((text) => text.slice(0, MOST_CHARACTERS).toWellFormed());
+  return texts.slice(-MAX_MESSAGES).map((text) => text.slice(0, MAX_CHARACTERS).toWellFormed());
 }
 
-/** Asks a question. parent: the id of the reply before it; null: it is the first. */
+/** Asks a question. parent: The id of the previous reply; null for the first question. */
 export function ask(conversation, parent, text) {
-  conversation.title ||= Array.from(plainLine(text)).slice(0, 60).join("");
+  conversation.title ||= Array.from(toPlainLine(text)).slice(0, 60).join("");
   return answerQuestion(conversation, addNode(conversation, parent, { question: text }));
 }
 
-/** Asks the model of a conversation for a reply to a question, or for another version of it. */
+/** Asks the model for the first or an alternative reply to a question. */
 export async function answerQuestion(conversation, question) {
   if (isRunning(conversation)) return;
   const controller = new AbortController(), leaf = conversation.leaf;
@@ -54,11 +54,11 @@ export async function answerQuestion(conversation, question) {
   await askModel(conversation, node, earlier, controller.signal);
   running.delete(conversation.id);
   node.revision += 1;
-  keepNew(conversation, node, earlier, leaf);
+  dropIfNotNew(conversation, node, earlier, leaf);
   conversation.updated = Date.now();
-  if (conversations.has(conversation.id)) saveConversation(conversation); // it may have been deleted
+  if (conversations.has(conversation.id)) saveConversation(conversation); // The user may have deleted the conversation.
   changed();
-  if (conversation === shown.conversation) announce(spoken(node.answer));
+  if (conversation === shown.conversation) announce(announcementOf(node.answer));
 }
 
 const questionOf = (conversation, node) => conversation.nodes.find(({ id }) => id === node.parent);
@@ -67,8 +67,8 @@ function newAnswer(model) {
   return { model, replies: [], chosen: 0, read: null, state: "running", rating: null, ratedAt: null };
 }
 
-/** Leaves a version without anything new out, and shows what was shown before. leaf: of that. */
-function keepNew(conversation, node, earlier, leaf) {
+/** Removes a version that is empty or repeats an earlier version, and shows the previous leaf again. */
+function dropIfNotNew(conversation, node, earlier, leaf) {
   if (node.answer.same) {
     conversation.nodes = conversation.nodes.filter((other) => other !== node);
     for (const { answer } of earlier) answer.same = true;
@@ -77,12 +77,12 @@ function keepNew(conversation, node, earlier, leaf) {
   if (!conversation.nodes.some(({ id }) => id === conversation.leaf)) conversation.leaf = leaf;
 }
 
-function spoken(answer) {
+function announcementOf(answer) {
   if (answer.same) return t("same_reply");
   return textOf(answer) || t({ failed: "failed", stopped: "stopped" }[answer.state] ?? "no_reply");
 }
 
-/** Asks the model. earlier: the versions of the reply so far, whose texts are not wanted again. */
+/** Requests a reply that differs from all earlier versions. */
 async function askModel(conversation, node, earlier, signal) {
   const { answer } = node;
   const before = earlier.map((old) => old.answer).filter(({ model }) => model === answer.model);
@@ -103,8 +103,8 @@ async function askModel(conversation, node, earlier, signal) {
 }
 
 /**
- * Generates replies that are not known. As in the terminal, these are the next best ones of the model's own search, or
- * samples. To find some that are new, it asks for as many more as are known.
+ * Generates replies that are not in `known`. As in the terminal, these are samples or the next best replies of the
+ * model's default search. The request asks for additional replies, because the search repeats the known ones.
  */
 async function generate(conversation, node, known, varied, signal) {
   const { answer } = node, found = known.size ? [] : answer.replies;
@@ -135,14 +135,14 @@ function addPiece(replies, choice) {
   reply.text += choice.delta?.content ?? "";
   for (const { logprob } of choice.logprobs?.content ?? []) {
     reply.tokens += 1;
-    reply.score = (reply.score ?? 0) + (logprob - (reply.score ?? 0)) / reply.tokens; // the mean of all so far
+    reply.score = (reply.score ?? 0) + (logprob - (reply.score ?? 0)) / reply.tokens; // Update the running mean.
   }
 }
 
-/** Loads the cards again if another checkpoint has replied than the one that they describe. */
+/** Reloads the model cards if the reply comes from a newer checkpoint. */
 function followCheckpoint(name, event) {
   const step = /-step-(\d+)$/.exec(event.system_fingerprint)?.[1], model = modelNamed(name);
   if (step === undefined || model === undefined || model.step === Number(step)) return;
-  model.step = Number(step); // at once, so that one stream asks once
+  model.step = Number(step); // Update the step immediately, because every event of the stream calls this function.
   loadModels({ quiet: true });
 }

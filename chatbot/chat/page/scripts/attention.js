@@ -1,4 +1,4 @@
-// Where a reply comes from, and its attention over the words of its question, as a table.
+// Shows the origin of a reply, and a table of its attention weights over the words of the question.
 
 import { historyOf } from "./asking.js";
 import { textOf, turnsOf } from "./conversation.js";
@@ -8,9 +8,9 @@ import { request, showError } from "./server.js";
 import { changed, shown } from "./state.js";
 import { t } from "./texts.js";
 
-const LEVELS = 10; // of the colours of a cell
+const LEVELS = 10; // The number of cell background colours.
 
-export const attentionOf = new WeakMap(); // answer -> its panel, while that is open
+export const attentionOf = new WeakMap(); // Maps answers to their open panels.
 
 export async function toggleAttention({ place, question, reply }) {
   const { answer } = reply;
@@ -22,9 +22,9 @@ export async function toggleAttention({ place, question, reply }) {
   const body = { model: answer.model, question: question.question, reply: textOf(answer), history };
   try {
     const attention = await (await request("chat/attention", body)).json();
-    const { written_to: asked, rated_good: rated } = attention; // asked: empty for a generated or a rated reply
-    if (asked) panel.append(element("p", {}, t("why_written_to", { question: asked })));
-    if (rated) panel.append(element("p", {}, t("why_rated_good")));
+    const { written_to: source, rated_good: isRated } = attention; // `source` is empty for generated and rated replies.
+    if (source) panel.append(element("p", {}, t("why_written_to", { question: source })));
+    if (isRated) panel.append(element("p", {}, t("why_rated_good")));
     panel.append(element("p", { class: "muted" }, t(attention.weights ? "why_caption" : "why_none")));
     if (attention.weights) panel.append(attentionTable(attention));
     announce(t(attention.weights ? "why" : "why_none"));
@@ -33,11 +33,11 @@ export async function toggleAttention({ place, question, reply }) {
     changed(reply);
     showError(error);
   }
-  const tall = panel.offsetHeight > byId("scroll").clientHeight - 120;
-  panel.scrollIntoView({ block: tall ? "start" : "nearest" });
+  const isTall = panel.offsetHeight > byId("scroll").clientHeight - 120;
+  panel.scrollIntoView({ block: isTall ? "start" : "nearest" });
 }
 
-/** attention: {question: words, reply: words, weights: a row for each word of the reply}. */
+/** Creates the table. attention: {question: words, reply: words, weights: one row per word of the reply}. */
 function attentionTable({ question, reply, weights }) {
   const head = element("tr", {}, element("td"), ...question.map((word) => wordHeading(word, "col")));
   const rows = reply.map((word, i) => {

@@ -1,4 +1,4 @@
-// The message field: a new question, or another version of one.
+// The message field, for new questions and for editing previous questions.
 
 import { answerQuestion, ask, isRunning } from "./asking.js";
 import { turnsOf } from "./conversation.js";
@@ -8,13 +8,13 @@ import { loadModels } from "./models.js";
 import { changed, shown } from "./state.js";
 import { formatted, t } from "./texts.js";
 
-let edited = null; // the question that is in the message field
-let draft = ""; // what was there before
+let edited = null; // The question being edited.
+let draft = ""; // The text of the message field before editing.
 
 export const isEdited = (question) => question === edited;
 
 export function sendMessage() {
-  // Without halves of characters, which no server can read.
+  // `toWellFormed` replaces lone surrogates, which cannot be encoded in UTF-8.
   const { conversation } = shown, text = byId("message").value.trim().toWellFormed();
   if (!text || isTooLong(text) || isRunning(conversation)) return;
   if (!conversation.model) return loadModels();
@@ -24,7 +24,7 @@ export function sendMessage() {
   ask(conversation, parent, text);
 }
 
-/** Sends a question that the page offers. What is in the message field stays there. */
+/** Sends a suggested question, without changing the text in the message field. */
 export function sendQuestion(text) {
   if (!isRunning(shown.conversation)) ask(shown.conversation, shown.conversation.leaf, text.toWellFormed());
   focusMessage();
@@ -48,7 +48,7 @@ export function cancelEditing() {
   changed();
 }
 
-/** Puts back what was in the message field before. */
+/** Restores the text that was in the message field before editing. */
 export function endEditing() {
   if (!edited) return;
   edited = null;
@@ -66,7 +66,7 @@ export function retryLast() {
   if (lastQuestion()) answerQuestion(shown.conversation, lastQuestion());
 }
 
-/** Shows the button that sends or the one that stops. */
+/** Shows either the send button or the stop button. */
 export function showRunning() {
   const focused = [byId("send"), byId("stop")].includes(document.activeElement);
   byId("send").hidden = isRunning(shown.conversation);
@@ -79,7 +79,7 @@ function setMessage(text) {
   fitMessage();
 }
 
-/** Makes the message field as high as its text. */
+/** Adjusts the height of the message field to its text. */
 export function fitMessage() {
   const input = byId("message");
   input.style.height = "auto";
@@ -87,13 +87,13 @@ export function fitMessage() {
   showLength();
 }
 
-// The server counts characters, and a text here has two units for some of them.
-const isTooLong = (text) => text.length > shown.mostCharacters && [...text].length > shown.mostCharacters;
+// The server counts code points, but JavaScript strings count UTF-16 code units.
+const isTooLong = (text) => text.length > shown.maxCharacters && [...text].length > shown.maxCharacters;
 
-/** Says of a message whether it is too long for the server. */
+/** Shows a hint if the message is too long for the server. */
 export function showLength() {
   const text = byId("message").value.trim(), isLong = isTooLong(text), hint = byId("hint");
-  const values = isLong ? { count: formatted([...text].length), most: formatted(shown.mostCharacters) } : {};
+  const values = isLong ? { count: formatted([...text].length), most: formatted(shown.maxCharacters) } : {};
   hint.textContent = t(isLong ? "too_long" : "hint", values);
   if (isLong && !byId("send").disabled) announce(hint.textContent);
   hint.classList.toggle("failed", isLong);
@@ -101,7 +101,7 @@ export function showLength() {
   byId("send").disabled = isLong;
 }
 
-/** Puts the cursor into the message field, but on a phone, whose keyboard would cover half of the page. */
+/** Focuses the message field, except on phones, where the keyboard would cover half of the page. */
 export function focusMessage() {
   if (!matchMedia("(pointer: coarse)").matches) byId("message").focus();
 }

@@ -1,18 +1,18 @@
-// A conversation: a tree of questions and replies, of which one path is shown.
+// A conversation is a tree of questions and replies. One path from the root to a leaf is shown.
 //
-// conversation: {id, title, updated, revision: of title and model, model: its name, nodes, leaf: id of the last reply
-//   that is shown, or null}
-// node: a question or a reply, {id, parent: id of the reply before the question, or of the question; null at the
-//   beginning, revision}. Nodes with one parent are versions. A node comes after its parent.
-//   question: {question: text}
-//   reply: {answer}
-// answer: {model, replies: [{text, score}], chosen, read: the part of the question that the model read; null: all,
-//   state: "running", "done", "stopped" or "failed", rating: null, "good" or "bad", ratedAt: its time on the server}
-// turn: {place, question, reply}, two nodes of the path
+// conversation: {id, title, model, revision, updated, nodes, leaf}
+//   model: The name of the model. revision: The version of title and model. leaf: The id of the last visible reply.
+// node: {id, parent, revision} with either {question: text} or {answer}
+//   parent: The id of the question that a reply belongs to, or of the reply before a question; null for a first
+//   question. Nodes with the same parent are versions of each other. A node follows its parent in `nodes`.
+// answer: {model, replies: [{text, score}], chosen, read, state, rating, ratedAt}
+//   chosen: The index of the visible reply. read: The part of the question that the model read; null if not truncated.
+//   state: "running", "done", "stopped" or "failed". rating: null, "good" or "bad". ratedAt: The server's timestamp.
+// turn: {place, question, reply}, where question and reply are consecutive nodes of the visible path
 
-import { isId, isText, oneOf, plainLine, textOrNull } from "./untrusted.js";
+import { isId, isText, oneOf, textOrNull, toPlainLine } from "./untrusted.js";
 
-const MOST_NODES = 10000;
+const MAX_NODES = 10000;
 
 export function newConversation(model) {
   return { id: newId(), title: "", updated: Date.now(), revision: 0, model, nodes: [], leaf: null };
@@ -20,7 +20,7 @@ export function newConversation(model) {
 
 export const newId = () => crypto.getRandomValues(new BigUint64Array(1))[0].toString(16).padStart(16, "0");
 
-/** Adds a version under a parent, or a first question (null). content: the fields of a question or of a reply. */
+/** Adds a node. parent: The id of the parent; null for a first question. content: {question} or {answer}. */
 export function addNode(conversation, parent, content) {
   const node = { id: newId(), parent, revision: 0, ...content };
   conversation.nodes.push(node);
@@ -28,7 +28,7 @@ export function addNode(conversation, parent, content) {
   return node;
 }
 
-/** Returns the turns that are shown. */
+/** Returns the turns of the visible path. */
 export function turnsOf(conversation) {
   const known = new Map(conversation.nodes.map((node) => [node.id, node]));
   const turns = [];
@@ -38,10 +38,10 @@ export function turnsOf(conversation) {
   return turns.reverse().map((turn, place) => ({ place, ...turn }));
 }
 
-/** Returns the versions of a question, or of the reply to one, the oldest first. */
+/** Returns the versions of a question or a reply, oldest first. */
 export const versionsOf = (conversation, node) => conversation.nodes.filter(({ parent }) => parent === node.parent);
 
-/** Shows a version, and what followed it last. */
+/** Shows a version and its newest continuation. */
 export function showVersion(conversation, node) {
   for (let next = node; next; next = conversation.nodes.findLast(({ parent }) => parent === node.id)) node = next;
   conversation.leaf = node.id;
@@ -50,8 +50,8 @@ export function showVersion(conversation, node) {
 export const textOf = (answer) => answer.replies[answer.chosen]?.text ?? "";
 
 /**
- * Returns the nodes without replies that are empty, such as failed ones, if there is another version in their place.
- * butRunning: whether to keep those that are running.
+ * Returns the nodes, except empty replies that have other versions, such as failed replies.
+ * butRunning: Whether to include empty replies that are still being generated.
  */
 export function withoutEmpty(nodes, { butRunning } = { butRunning: false }) {
   const hasText = (reply) => textOf(reply.answer) !== "";
@@ -63,7 +63,7 @@ export function withoutEmpty(nodes, { butRunning } = { butRunning: false }) {
   return nodes.filter((node, place) => node.question !== undefined || hasText(node) || isNeeded(node, place));
 }
 
-/** Adds what another tab or a file has of the same conversation. Of a node that both have, the newer revision stays. */
+/** Merges a conversation with another copy, from a tab or a file. The newer revision of each node wins. */
 export function merge(conversation, other) {
   if (other.revision > conversation.revision) {
     Object.assign(conversation, { title: other.title, model: other.model, revision: other.revision });
@@ -79,19 +79,19 @@ export function merge(conversation, other) {
   showVersion(conversation, conversation.nodes.find(({ id }) => id === conversation.leaf) ?? conversation.nodes.at(-1));
 }
 
-/** Whether a conversation has something that another state of it lacks. */
+/** Returns whether a conversation contains changes that another copy lacks. */
 export function isAhead(conversation, other) {
   const known = new Map(other.nodes.map((node) => [node.id, node.revision]));
   return conversation.revision > other.revision || conversation.nodes.some((n) => n.revision > (known.get(n.id) ?? -1));
 }
 
-/** Returns a conversation from any value, or null if it is none. Earlier versions kept lists of models and answers. */
-export function conversationFrom(value) {
+/** Parses a conversation; returns null if invalid. Old versions of the page stored lists of models and answers. */
+export function parseConversation(value) {
   if (!isId(value?.id) || !Array.isArray(value.nodes)) return null;
   const model = textOrNull(value.model ?? value.models?.[0]);
   const known = new Map();
-  for (const item of value.nodes.slice(0, MOST_NODES)) {
-    const node = nodeFrom(item, known);
+  for (const item of value.nodes.slice(0, MAX_NODES)) {
+    const node = parseNode(item, known);
     if (node) known.set(node.id, node);
   }
   const nodes = withoutEmpty([...known.values()]);
@@ -99,9 +99,9 @@ export function conversationFrom(value) {
   if (model === null || !last) return null;
   const conversation = {
     id: value.id,
-    title: isText(value.title) ? plainLine(value.title) : "",
+    title: isText(value.title) ? toPlainLine(value.title) : "",
     updated: Number.isFinite(value.updated) ? value.updated : 0,
-    revision: revisionFrom(value),
+    revision: parseRevision(value),
     model,
     nodes,
     leaf: null,
@@ -110,20 +110,20 @@ export function conversationFrom(value) {
   return conversation;
 }
 
-const revisionFrom = (value) => (Number.isSafeInteger(value.revision) ? value.revision : 0);
+const parseRevision = (value) => (Number.isSafeInteger(value.revision) ? value.revision : 0);
 
-/** known: the nodes before it by their ids. */
-function nodeFrom(value, known) {
+/** Parses a node. known: Maps ids to the preceding nodes. */
+function parseNode(value, known) {
   if (!isId(value?.id) || known.has(value.id)) return null;
   const parent = known.get(value.parent);
-  const node = { id: value.id, parent: parent?.id ?? null, revision: revisionFrom(value) };
+  const node = { id: value.id, parent: parent?.id ?? null, revision: parseRevision(value) };
   const { question } = value;
   if (isText(question) && (parent?.answer || value.parent === null)) return { ...node, question };
-  const answer = parent?.question === undefined ? null : answerFrom(value.answer ?? value.answers?.[0]);
+  const answer = parent?.question === undefined ? null : parseAnswer(value.answer ?? value.answers?.[0]);
   return answer && { ...node, answer };
 }
 
-function answerFrom(value) {
+function parseAnswer(value) {
   if (!isText(value?.model) || !Array.isArray(value.replies)) return null;
   const replies = value.replies.slice(0, 100).map((reply) => ({
     text: textOrNull(reply?.text) ?? "",

@@ -1,8 +1,8 @@
-// Elements of the page. Data enter as text nodes and attributes only, never as HTML.
+// Helpers for elements of the page. Data is only inserted as text nodes and attributes, never as HTML.
 
 export const byId = (id) => document.getElementById(id);
 
-/** Returns a new element. An attribute that begins with "on" is a listener; one that is null or false is left out. */
+/** Creates an element. Attributes starting with "on" become event listeners; null and false attributes are skipped. */
 export function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
@@ -14,7 +14,7 @@ export function element(name, attributes = {}, ...children) {
   return made;
 }
 
-/** Gives a button the icon of a <symbol> of the page. */
+/** Sets the icon of a button. name: The id of a <symbol> in the page, without its prefix. */
 export function setIcon(button, name) {
   button.querySelector("svg.icon")?.remove();
   const icon = byId("icon").content.cloneNode(true);
@@ -22,13 +22,13 @@ export function setIcon(button, name) {
   button.prepend(icon);
 }
 
-/** Names a button that has an icon only. */
+/** Sets the accessible name and the tooltip of an icon button. */
 export function setLabel(button, label) {
   button.setAttribute("aria-label", label);
   button.title = label;
 }
 
-/** key: of the button among all, by which it gets the focus again after its part of the page was drawn anew. */
+/** Creates an icon button. key: A unique name by which `keepFocus` finds the button after a redraw. */
 export function iconButton(name, label, key, onclick, attributes = {}) {
   const button = element("button", { class: "icon-button", type: "button", "data-key": key, onclick, ...attributes });
   setIcon(button, name);
@@ -36,7 +36,7 @@ export function iconButton(name, label, key, onclick, attributes = {}) {
   return button;
 }
 
-/** Calls `draw`, which replaces elements, and gives the focus to the element that has it by its data-key. */
+/** Calls `draw`, which replaces elements, and then restores the focus to the element with the same data-key. */
 export function keepFocus(draw) {
   const key = document.activeElement?.dataset?.key;
   draw();
@@ -44,7 +44,7 @@ export function keepFocus(draw) {
   [...document.querySelectorAll("[data-key]")].find((candidate) => candidate.dataset.key === key)?.focus();
 }
 
-/** Whether the end of the conversation is in sight, so that what is added to it should be, too. */
+/** Returns whether the end of the conversation is visible and should remain visible when content is added. */
 export function isAtEnd() {
   const scroll = byId("scroll");
   return scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < 80;

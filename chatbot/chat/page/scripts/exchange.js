@@ -1,6 +1,6 @@
-// Conversations as a JSON file.
+// Exports and imports conversations as a JSON file.
 
-import { conversationFrom, merge } from "./conversation.js";
+import { merge, parseConversation } from "./conversation.js";
 import { element } from "./elements.js";
 import { announce, notice } from "./messages.js";
 import { changed } from "./state.js";
@@ -16,12 +16,12 @@ export function exportConversations() {
   setTimeout(() => URL.revokeObjectURL(address), 1000);
 }
 
-/** Adds the conversations of a file. What one that is here already lacks is added to it. */
+/** Imports the conversations in a file. Conversations that already exist are merged. */
 export async function importConversations(file) {
   let found = [];
   try {
     const content = JSON.parse(await file.text());
-    if (content.format === FILE_FORMAT) found = content.conversations.map(conversationFrom).filter(Boolean);
+    if (content.format === FILE_FORMAT) found = content.conversations.map(parseConversation).filter(Boolean);
   } catch {
     found = [];
   }

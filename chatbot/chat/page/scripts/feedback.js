@@ -1,4 +1,4 @@
-// What the reader says of replies, for the server's file of ratings.
+// Sends ratings of replies to the server.
 
 import { historyOf } from "./asking.js";
 import { textOf, turnsOf } from "./conversation.js";
@@ -10,7 +10,7 @@ import { changed, shown } from "./state.js";
 import { conversations, saveConversation } from "./storage.js";
 import { t } from "./texts.js";
 
-const beingRated = new Set(); // answers whose rating is on its way to the server
+const pendingRatings = new Set(); // The answers with a pending rating request.
 
 export function ratingButton(turn, rating) {
   const pressed = turn.reply.answer.rating === rating;
@@ -19,7 +19,7 @@ export function ratingButton(turn, rating) {
   return iconButton(rating, t(rating), key, rate, { "aria-pressed": String(pressed) });
 }
 
-/** Returns what the model read before a turn, after the last bad reply: training learns these replies, too. */
+/** Returns the history of a turn since the last bad reply, because training also learns the replies in the history. */
 function historyToLearn({ place, reply }) {
   const before = turnsOf(shown.conversation).slice(0, place);
   const exchanges = Math.floor((modelNamed(reply.answer.model)?.turns ?? 0) / 2);
@@ -27,26 +27,26 @@ function historyToLearn({ place, reply }) {
   return exchanges ? historyOf(before.slice(bad + 1)).slice(-2 * exchanges) : [];
 }
 
-/** Records a rating in place of the one before. */
+/** Records a rating, replacing any previous rating. */
 async function rateReply(turn, rating) {
   const { conversation } = shown, { question, reply } = turn, { answer } = reply, before = answer.rating;
-  if (before === rating || beingRated.has(answer)) return;
+  if (before === rating || pendingRatings.has(answer)) return;
   const body = {
     model: answer.model, question: question.question, reply: textOf(answer), history: historyToLearn(turn), rating,
   };
   const replaces = before && answer.ratedAt ? { rating: before, time: answer.ratedAt } : null;
   answer.rating = rating;
-  beingRated.add(answer);
+  pendingRatings.add(answer);
   try {
     const response = await request("chat/ratings", { ...body, replaces });
     answer.ratedAt = (await response.json()).time;
     reply.revision += 1;
     announce(t("rated"));
   } catch (error) {
-    if (answer.rating === rating) answer.rating = before; // unless another of the replies was chosen
+    if (answer.rating === rating) answer.rating = before; // Choosing another reply resets the rating.
     showError(error);
   }
-  beingRated.delete(answer);
-  if (conversations.has(conversation.id)) saveConversation(conversation); // it may have been deleted
+  pendingRatings.delete(answer);
+  if (conversations.has(conversation.id)) saveConversation(conversation); // The user may have deleted the conversation.
   changed(reply);
 }

@@ -1,8 +1,8 @@
-// The model in the header, and what it is in place of a conversation that has not begun.
+// The model menu in the header, and the model's description in an empty conversation.
 
 import { sendQuestion } from "./composer.js";
 import { byId, element, keepFocus } from "./elements.js";
-import { cardOf, factsOf, modelNamed, nameOf, sourceOf, technicalLine } from "./models.js";
+import { cardOf, describeModel, modelNamed, nameOf, sourceOf, technicalLine } from "./models.js";
 import { shown } from "./state.js";
 import { saveConversation, store } from "./storage.js";
 import { t } from "./texts.js";
@@ -16,17 +16,17 @@ export function showModel() {
   select.value = name;
   byId("card").textContent = model ? cardOf(model) : "";
   byId("card").title = model ? technicalLine(model) : "";
-  showEmpty(model);
+  showDescription(model);
 }
 
-function showEmpty(model) {
+function showDescription(model) {
   byId("empty").hidden = shown.conversation.nodes.length > 0 || !model;
   if (!model) return;
   const source = sourceOf(model);
   byId("empty-name").textContent = source === null ? t("empty_unknown") : t("empty_known", { source });
   byId("try").hidden = !model.questions.length;
   keepFocus(() => byId("questions").replaceChildren(...model.questions.map(questionButton)));
-  byId("facts").replaceChildren(...factsOf(model).map(factElement));
+  byId("facts").replaceChildren(...describeModel(model).map(factElement));
   byId("technical").textContent = technicalLine(model);
 }
 
@@ -38,7 +38,7 @@ function questionButton(question, place) {
 const factElement = ([name, value]) =>
   element("div", {}, element("dt", {}, name), element("dd", {}, element("bdi", {}, value)));
 
-/** A change of the model begins with the next question. */
+/** Chooses the model for the next question. */
 export function chooseModel(name) {
   const { conversation } = shown;
   store("model", name);

@@ -1,15 +1,15 @@
-// What the page says beside the conversation: to a screen reader, in a line above the message field, in a dialog.
+// Shows messages outside the conversation: to screen readers, above the message field, and in a dialog.
 
 import { byId, element } from "./elements.js";
 import { t } from "./texts.js";
 
-/** Lets a screen reader say a text. */
+/** Makes screen readers announce a text. */
 export function announce(text) {
   byId("announcement").textContent = "";
   byId("announcement").textContent = text;
 }
 
-/** Shows one line above the message field. action: [label, function] of a button, or none. */
+/** Shows a message above the message field. action: The [label, function] of an optional button. */
 export function notice(text, action = null) {
   const buttons = [];
   for (const [label, act] of [...(action ? [action] : []), [t("dismiss"), () => {}]]) {
@@ -27,7 +27,7 @@ export function clearNotice() {
   byId("notice").replaceChildren();
 }
 
-/** Asks before something is deleted, or with a value for another text. Returns true or the text; null after Cancel. */
+/** Asks for confirmation, or for text if `value` is specified. Resolves to true or the text; null if cancelled. */
 export function confirmed(text, yes, value = null) {
   const dialog = byId("question"), input = byId("question-input");
   byId("question-text").textContent = text;
@@ -41,7 +41,7 @@ export function confirmed(text, yes, value = null) {
   input.select();
   return new Promise((resolve) => {
     const closed = () => {
-      if (dialog.open) return; // the event of a dialog before this one comes late
+      if (dialog.open) return; // Ignore a late event of the previous dialog.
       dialog.removeEventListener("close", closed);
       resolve(dialog.returnValue !== "yes" ? null : value === null ? true : input.value.trim());
     };

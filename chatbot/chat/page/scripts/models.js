@@ -1,4 +1,4 @@
-// The models of the server: what each was trained on, and how sure it is.
+// Loads the server's models and describes their training data and quality.
 
 import { request, ServerError, showError } from "./server.js";
 import { changed, shown } from "./state.js";
@@ -6,14 +6,14 @@ import { formatted, t } from "./texts.js";
 
 export const modelNamed = (name) => shown.models.find((model) => model.id === name);
 
-/** Returns what readers call a model. */
+/** Returns the display name of a model. */
 export const nameOf = (id) => modelNamed(id)?.name ?? id;
 
-let last = ""; // the description that is shown
+let last = ""; // The latest descriptions from the server.
 
 /**
- * Shows the models of the server if they have changed, such as by a newer checkpoint. Returns the error, or null.
- * quiet: without showing it.
+ * Loads the server's models and updates the page if the models have changed. Returns an error or null.
+ * quiet: Whether to hide errors.
  */
 export async function loadModels({ quiet } = { quiet: false }) {
   let failed = null;
@@ -23,7 +23,7 @@ export async function loadModels({ quiet } = { quiet: false }) {
     last = JSON.stringify(described);
     shown.models = described.models;
     shown.ratingsAreCollected = described.ratings;
-    shown.mostCharacters = described.most_characters;
+    shown.maxCharacters = described.most_characters;
     if (!shown.models.length) throw new ServerError("error_no_models");
   } catch (error) {
     failed = error;
@@ -35,19 +35,19 @@ export async function loadModels({ quiet } = { quiet: false }) {
   return failed;
 }
 
-/** Returns a name if the server has that model, or else that of the first one. */
+/** Returns `name` if the server has this model; otherwise returns the name of the first model. */
 const knownModel = (name) => (modelNamed(name) ?? shown.models[0]).id;
 
-/** Returns the name of what a model was trained on, or null if it is not known. */
+/** Returns the name of a model's training data; null if unknown. */
 export function sourceOf({ sources }) {
   if (!sources.length) return null;
   if (sources.length < 3) return sources.join(t("and"));
   return t("sources", { first: sources[0], count: formatted(sources.length) });
 }
 
-/** Returns the facts of a model as [name, value] rows, in plain words. */
-export function factsOf(model) {
-  const rows = [[t("fact_sure"), sureness(model)]];
+/** Returns the facts about a model as [name, value] rows. */
+export function describeModel(model) {
+  const rows = [[t("fact_sure"), describePerplexity(model)]];
   const learned = [pairsOf(model), sourceOf(model)].filter(Boolean);
   if (learned.length) rows.unshift([t("fact_data"), learned.join(t("of"))]);
   const memory = ["memory_none", "memory_turn"][model.turns] ?? "memory_turns";
@@ -57,21 +57,21 @@ export function factsOf(model) {
 
 const pairsOf = ({ pairs }) => (pairs === null ? null : t("pairs", { pairs: formatted(pairs) }));
 
-/** Between how many characters it wavers: as many equally probable ones would be as hard to foresee. */
-function sureness({ nats_per_character: nats, validated }) {
+/** Describes the loss as the perplexity per character, the number of equally likely characters to choose from. */
+function describePerplexity({ nats_per_character: nats, validated }) {
   if (nats === null) return t(validated ? "sure_hidden" : "sure_unknown");
   const count = Math.exp(nats);
   return t("sure", { count: formatted(count, count < 10 ? 1 : 0) });
 }
 
-/** Returns the line under a model's name. */
+/** Returns the line to show below a model's name. */
 export function cardOf(model) {
   const source = sourceOf(model), pairs = pairsOf(model);
   if (source === null) return t("card_unknown");
   return pairs === null ? t("card", { source }) : t("card_pairs", { source, pairs });
 }
 
-/** Returns the line for those who train models. */
+/** Returns the technical details of a model on one line. */
 export function technicalLine(model) {
   const parts = [t("technical_name", { id: model.id }), ...(model.data.length > 2 ? [] : model.data)];
   parts.push(t("technical_step", { step: formatted(model.step) }));

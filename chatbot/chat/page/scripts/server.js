@@ -1,12 +1,12 @@
-// Requests to the server. Its errors become one line in the language of the reader.
+// Sends requests to the server. Errors are converted to one-line messages in the user's language.
 
-import { askForKey } from "./key.js";
+import { openKeyDialog } from "./key.js";
 import { notice } from "./messages.js";
 import { storedKey } from "./storage.js";
 import { t } from "./texts.js";
 
 export class ServerError extends Error {
-  /** key: of the text of the line. */
+  /** key: The name of the message text. values: The values of its placeholders. */
   constructor(key, values = {}) {
     super(t(key, values));
     this.key = key;
@@ -14,21 +14,21 @@ export class ServerError extends Error {
 }
 
 /**
- * Returns the response to a request with this body (POST), or without one (GET). Throws ServerError.
- * path: relative to the page, which may be behind a prefix.
+ * Sends a POST request if there is a body, or a GET request otherwise. Returns the response. Throws ServerError.
+ * path: The path relative to the page, whose own path may have a prefix.
  */
 export async function request(path, body = null, signal = null) {
   const headers = body ? { "Content-Type": "application/json" } : {};
   if (storedKey()) headers.Authorization = `Bearer ${storedKey()}`;
   const options = { method: body ? "POST" : "GET", headers, signal, cache: "no-store" };
   if (body) options.body = JSON.stringify(body);
-  const response = await fetch(path, options).catch((error) => throwBroken(error, "error_network"));
+  const response = await fetch(path, options).catch((error) => throwConnectionError(error, "error_network"));
   if (!response.ok) throw await errorOf(response, body);
   return response;
 }
 
-/** Throws an error of the connection as a ServerError, unless the reader has stopped the reply. */
-function throwBroken(error, key) {
+/** Rethrows a connection error as a ServerError, unless the user stopped the reply. */
+function throwConnectionError(error, key) {
   throw error.name === "AbortError" ? error : new ServerError(key);
 }
 
@@ -40,20 +40,20 @@ async function errorOf(response, body) {
   if (response.status === 413) return new ServerError("error_large");
   if (response.status === 429 || response.headers.has("Retry-After")) {
     const key = error.code === "rate_limit_exceeded" ? "error_rate" : "error_busy";
-    return new ServerError(key, { seconds: secondsToWait(response) });
+    return new ServerError(key, { seconds: retrySeconds(response) });
   }
   if (response.status >= 500 && response.status !== 503) return new ServerError("error_server");
   return new ServerError("error_refused", { message });
 }
 
-const secondsToWait = (response) => Math.max(1, Math.ceil(Number(response.headers.get("Retry-After")) || 1));
+const retrySeconds = (response) => Math.max(1, Math.ceil(Number(response.headers.get("Retry-After")) || 1));
 
-/** Yields the objects of a stream of server-sent events until [DONE]. Throws ServerError if the stream breaks off. */
+/** Yields the objects in a stream of server-sent events until [DONE]. Throws ServerError if the stream breaks off. */
 export async function* eventsOf(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const part = await reader.read().catch((error) => throwBroken(error, "error_broken"));
+    const part = await reader.read().catch((error) => throwConnectionError(error, "error_broken"));
     if (part.done) throw new ServerError("error_broken");
     const lines = (rest + part.value).split(/\r?\n/);
     rest = lines.pop();
@@ -76,10 +76,10 @@ function eventOf(data) {
   return event;
 }
 
-/** Shows the line of an error. action: what helps against most; against a missing key, its dialog does. */
+/** Shows an error, and opens the key dialog if a valid key is missing. action: An optional button, see `notice`. */
 export function showError(error, action = null) {
   if (!(error instanceof ServerError)) console.error(error);
   const text = error instanceof ServerError ? error.message : t("error_server");
-  notice(text, error.key === "error_key" ? [t("key_enter"), askForKey] : action);
-  if (error.key === "error_key") askForKey();
+  notice(text, error.key === "error_key" ? [t("key_enter"), openKeyDialog] : action);
+  if (error.key === "error_key") openKeyDialog();
 }

@@ -1,13 +1,13 @@
-// The settings: what is sent with a question, the language and the theme.
+// Manages the settings: decoding options, language and theme.
 
 import { byId, element, setIcon, setLabel } from "./elements.js";
 import { tryKey } from "./key.js";
 import { changed } from "./state.js";
-import { keepKey, rememberedKey, rememberKey, store, stored, storedKey } from "./storage.js";
+import { rememberedKey, rememberKey, store, stored, storedKey, storeKey } from "./storage.js";
 import { language, setLanguage, t } from "./texts.js";
 import { isKey, oneOf } from "./untrusted.js";
 
-const MOST_REPLIES = 32; // that the server gives to one request
+const MAX_REPLIES = 32; // per request
 const SEEDS = 2 ** 31;
 
 const SAMPLING_FIELDS = [
@@ -39,9 +39,9 @@ function loadSettings() {
 }
 
 /**
- * Returns the settings of a request. What has its neutral value is not sent.
- * before: the number of replies that the question has got already, and that are found once more. varied: whether to
- * sample in place of the model's own search.
+ * Returns the decoding fields of a request, except fields with default values.
+ * before: The number of earlier replies to the question, which the search will find again. varied: Whether to sample
+ * instead of using the model's default search.
  */
 export function requestSettings(before, varied) {
   const sent = varied ? { temperature: DEFAULTS.temperature } : {};
@@ -53,7 +53,7 @@ export function requestSettings(before, varied) {
     }
   }
   if (settings.max_tokens !== null) sent.max_tokens = settings.max_tokens;
-  const n = Math.min(settings.n + before, MOST_REPLIES);
+  const n = Math.min(settings.n + before, MAX_REPLIES);
   if (n > 1) sent.n = n;
   if (settings.n > 1) sent.logprobs = true;
   return sent;
@@ -81,7 +81,7 @@ function showValues() {
   byId("sampling-fields").hidden = form.search.value !== "sampling";
 }
 
-/** Takes over what the form has; a field with a value that is not allowed keeps its last one. */
+/** Reads the settings from the form. Invalid fields keep their previous valid values. */
 function readSettings() {
   const form = byId("settings-form").elements;
   for (const { name } of FIELDS) {
@@ -104,12 +104,12 @@ export function openSettings() {
   byId("settings").showModal();
 }
 
-/** Changes the key, or removes it, which asks the server for nothing. */
+/** Stores or removes the key, and reloads the models if a key was entered. */
 function readKey() {
   const input = byId("key"), key = input.value.trim();
   input.setCustomValidity(!key || isKey(key) ? "" : t("key_invalid"));
   if (!input.reportValidity()) return;
-  keepKey(key);
+  storeKey(key);
   if (rememberedKey()) rememberKey(key);
   if (key) tryKey();
 }

@@ -1,4 +1,4 @@
-// The list of conversations.
+// The sidebar with the list of conversations.
 
 import { isRunning, stopReply } from "./asking.js";
 import { endEditing, focusMessage } from "./composer.js";
@@ -8,7 +8,7 @@ import { clearNotice, confirmed } from "./messages.js";
 import { changed, shown } from "./state.js";
 import { conversations, newestFirst, removeConversation, saveConversation, stored } from "./storage.js";
 import { formatted, t } from "./texts.js";
-import { plainLine, textOrNull } from "./untrusted.js";
+import { textOrNull, toPlainLine } from "./untrusted.js";
 
 export function showConversations() {
   const listed = newestFirst();
@@ -40,7 +40,7 @@ function conversationElement(conversation) {
   return element("li", { class: "conversation" }, open, mark, rename, discard);
 }
 
-/** Shows another conversation. A reply that the one before waits for goes on. */
+/** Shows another conversation. Running replies of the previous conversation continue. */
 function openConversation(conversation) {
   clearNotice();
   endEditing();
@@ -51,16 +51,16 @@ function openConversation(conversation) {
   focusMessage();
 }
 
-/** A conversation without turns is not stored. */
+/** Starts a new conversation, which is only stored after its first turn. */
 export const beginConversation = () => openConversation(newConversation(shown.conversation.model || lastModel()));
 
-/** Returns the model that was chosen last, or "". */
+/** Returns the most recently chosen model, or "". */
 export const lastModel = () => textOrNull(stored("model", "")) ?? "";
 
 async function renameConversation(conversation) {
   const title = await confirmed(t("rename_label"), t("rename"), conversation.title);
   if (!title) return;
-  conversation.title = plainLine(title);
+  conversation.title = toPlainLine(title);
   conversation.revision += 1;
   saveConversation(conversation);
   changed();
@@ -84,11 +84,11 @@ function remove(ids) {
     stopReply({ id });
     removeConversation(id);
   }
-  leaveRemoved();
+  replaceRemoved();
 }
 
-/** Begins a conversation in place of one that was removed, here or in another tab. */
-export function leaveRemoved() {
+/** Starts a new conversation if the visible one was deleted in this or another tab. */
+export function replaceRemoved() {
   const { conversation } = shown;
   if (!conversation.nodes.length || conversations.has(conversation.id)) return changed();
   stopReply(conversation);

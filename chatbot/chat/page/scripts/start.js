@@ -1,4 +1,4 @@
-// The keyboard, and the start of the page.
+// Sets up the page and its keyboard shortcuts.
 
 import { isRunning, stopReply } from "./asking.js";
 import {
@@ -12,33 +12,32 @@ import { startKey } from "./key.js";
 import { loadModels } from "./models.js";
 import { openSettings, startSettings } from "./settings.js";
 import {
-  beginConversation, deleteAll, lastModel, leaveRemoved, menuIsOpen, showConversations, showMenu,
+  beginConversation, deleteAll, lastModel, menuIsOpen, replaceRemoved, showConversations, showMenu,
 } from "./sidebar.js";
 import { changed, shown } from "./state.js";
-import { conversations, loadConversations, takeOver } from "./storage.js";
+import { applyStoredChange, conversations, loadConversations } from "./storage.js";
 import { t } from "./texts.js";
 import { showReply, showTurns } from "./turns.js";
 
-const CARDS_SECONDS = 60; // between looks for newer checkpoints while nobody asks
+const CARDS_SECONDS = 60; // The interval between checks for newer checkpoints.
 
-// On these systems, Option types characters such as ß, and Control with Option is what Alt is elsewhere, as for access
-// keys of HTML.
+// On Apple systems, the Option key types characters such as ß, so shortcuts use Control+Option, like HTML access keys.
 const OPTION_TYPES = /^(Mac|iP)/.test(navigator.platform);
 
-// By the place of the key: its character depends on the layout.
+// The shortcuts use key codes, because characters depend on the keyboard layout.
 const ALT_KEYS = { KeyN: beginConversation, KeyR: retryLast, KeyS: openSettings, KeyK: openShortcuts };
 
 function openShortcuts() {
   byId("shortcuts").showModal();
 }
 
-/** Whether the modifiers of a key are those of a shortcut. AltGr, which types characters, is Control with Alt on Windows. */
+/** Returns whether a shortcut's modifiers are pressed. AltGr, which types characters, is Control+Alt on Windows. */
 function isShortcut(event) {
   if (!event.altKey || event.metaKey || event.isComposing) return false;
   return OPTION_TYPES ? event.ctrlKey : !event.ctrlKey && !event.getModifierState("AltGraph");
 }
 
-/** Enter sends, but not while an input method composes characters. Safari ends these before the key of code 229. */
+/** Sends on Enter, except during IME composition. Safari ends the composition before the event with key code 229. */
 function messageKey(event) {
   if (event.isComposing || event.keyCode === 229) return;
   if (event.key === "Enter" && !event.shiftKey) {
@@ -91,16 +90,16 @@ function listen() {
   byId("message").addEventListener("input", fitMessage);
   byId("message").addEventListener("keydown", messageKey);
   document.addEventListener("keydown", pageKey);
-  document.addEventListener("visibilitychange", followModels);
-  setInterval(followModels, 1000 * CARDS_SECONDS);
+  document.addEventListener("visibilitychange", refreshModels);
+  setInterval(refreshModels, 1000 * CARDS_SECONDS);
   addEventListener("storage", ({ key, newValue }) => {
-    if (key === null) conversations.clear(); // all that is stored was removed
-    else takeOver(key, newValue);
-    leaveRemoved();
+    if (key === null) conversations.clear(); // All storage was cleared.
+    else applyStoredChange(key, newValue);
+    replaceRemoved();
   });
 }
 
-function followModels() {
+function refreshModels() {
   if (document.visibilityState === "visible") loadModels({ quiet: true });
 }
 

@@ -1,9 +1,9 @@
-// What the page shows.
+// The state of the page.
 
-/** models: as /chat/models describes them. mostCharacters: of a message that the server takes. */
+/** models: The descriptions from /chat/models. maxCharacters: The maximum message length that the server accepts. */
 export const shown = {
-  conversation: null, models: [], ratingsAreCollected: false, mostCharacters: Infinity,
+  conversation: null, models: [], ratingsAreCollected: false, maxCharacters: Infinity,
 };
 
-/** Says that a reply has changed, or that anything may have. */
+/** Reports that a reply has changed, or that anything may have changed if no reply is specified. */
 export const changed = (reply = null) => document.dispatchEvent(new CustomEvent("changed", { detail: reply }));

@@ -1,10 +1,10 @@
-// What the browser keeps: conversations and settings in localStorage, the key of the API in sessionStorage, and in
-// localStorage, too, if the reader wants it.
+// Stores conversations and settings in localStorage, and the API key in sessionStorage. If the user chooses to remember
+// the key, it is also stored in localStorage.
 //
-// Each conversation is an item of its own. Another tab may have changed it: whoever writes an item merges it with what
-// is there. Tabs that write at once are told of each other's items, and the one that has more writes again.
+// Each conversation is a separate item. Other tabs may change an item, so each tab merges its copy with the stored item
+// before writing. Tabs that write concurrently receive storage events, and a tab with additional changes writes again.
 
-import { conversationFrom, isAhead, merge, withoutEmpty } from "./conversation.js";
+import { isAhead, merge, parseConversation, withoutEmpty } from "./conversation.js";
 import { notice } from "./messages.js";
 import { t } from "./texts.js";
 import { isKey } from "./untrusted.js";
@@ -22,10 +22,10 @@ function parsed(text) {
   }
 }
 
-/** Returns a storage of the browser, or where it has none, one that is empty and to which nothing can be written. */
+/** Returns the browser's storage object, or an empty, read-only substitute if storage is disabled. */
 function storageOf(name) {
   try {
-    window[name].getItem(""); // may fail, too
+    window[name].getItem(""); // Reading an item can also throw.
     return window[name];
   } catch {
     return { getItem: () => null, removeItem: () => {} };
@@ -44,9 +44,9 @@ export function store(key, value) {
   }
 }
 
-let keyWithoutStorage = ""; // until the page is loaded again
+let keyWithoutStorage = ""; // Lost when the page is reloaded.
 
-/** Returns the key of this tab or else the remembered one; "": there is none. */
+/** Returns the key of this tab, the remembered key, or "" if there is neither. */
 export function storedKey() {
   const key = session.getItem(`${PREFIX}key`) ?? keyWithoutStorage;
   return isKey(key) ? key : rememberedKey();
@@ -57,13 +57,13 @@ export function rememberedKey() {
   return isKey(key) ? key : "";
 }
 
-/** Keeps a key on this device; "": none. */
+/** Remembers a key on this device. An empty string removes the remembered key. */
 export function rememberKey(key) {
   if (key !== rememberedKey()) store("key", key);
 }
 
-/** Keeps a key until the tab is closed. */
-export function keepKey(key) {
+/** Stores a key until the tab is closed. */
+export function storeKey(key) {
   try {
     session.setItem(`${PREFIX}key`, key);
   } catch {
@@ -73,12 +73,12 @@ export function keepKey(key) {
 
 export function loadConversations() {
   const keys = Object.keys(local).filter((name) => name.startsWith(ITEM));
-  const found = keys.map((key) => conversationFrom(parsed(local.getItem(key))));
+  const found = keys.map((key) => parseConversation(parsed(local.getItem(key))));
   for (const conversation of found.filter(Boolean)) conversations.set(conversation.id, conversation);
 }
 
 export function saveConversation(conversation) {
-  const there = conversationFrom(stored(`conversation.${conversation.id}`, null));
+  const there = parseConversation(stored(`conversation.${conversation.id}`, null));
   if (there) merge(conversation, there);
   conversations.set(conversation.id, conversation);
   store(`conversation.${conversation.id}`, { ...conversation, nodes: withoutEmpty(conversation.nodes) });
@@ -89,10 +89,10 @@ export function removeConversation(id) {
   local.removeItem(ITEM + id);
 }
 
-/** Takes over an item that another tab of the browser has written, or removed (value: null). */
-export function takeOver(key, value) {
+/** Applies a change from another tab. A null value means that the item was removed. */
+export function applyStoredChange(key, value) {
   if (!key.startsWith(ITEM)) return;
-  const id = key.slice(ITEM.length), mine = conversations.get(id), theirs = conversationFrom(parsed(value));
+  const id = key.slice(ITEM.length), mine = conversations.get(id), theirs = parseConversation(parsed(value));
   if (value === null) conversations.delete(id);
   else if (theirs && !mine) conversations.set(id, theirs);
   else if (theirs) {

@@ -1,4 +1,4 @@
-// The texts of the page in the language of the reader.
+// The texts of the page in the user's language.
 
 import en from "../texts/en.js";
 import zh from "../texts/zh.js";
@@ -8,7 +8,7 @@ const TEXTS = { en, zh };
 
 export let language = "en";
 
-/** Returns a text, with {name} replaced by values.name. */
+/** Returns a text, with each placeholder {name} replaced by `values.name`. */
 export function t(key, values = {}) {
   return TEXTS[language][key].replace(/\{(\w+)\}/g, (_, name) => values[name]);
 }
@@ -16,7 +16,7 @@ export function t(key, values = {}) {
 export const formatted = (number, digits = 0) =>
   new Intl.NumberFormat(language, { minimumFractionDigits: digits, maximumFractionDigits: digits }).format(number);
 
-/** choice: "en", "zh", or "" for the language of the browser. */
+/** Sets the language. choice: "en", "zh", or "" for the browser's language. */
 export function setLanguage(choice) {
   const wanted = choice || (navigator.language.toLowerCase().startsWith("zh") ? "zh" : "en");
   language = wanted in TEXTS ? wanted : "en";

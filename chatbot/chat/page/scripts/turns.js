@@ -1,4 +1,4 @@
-// The turns of the conversation on the page.
+// Renders the turns of the conversation.
 
 import { answerQuestion, isRunning } from "./asking.js";
 import { attentionOf, toggleAttention } from "./attention.js";
@@ -12,18 +12,18 @@ import { changed, shown } from "./state.js";
 import { saveConversation } from "./storage.js";
 import { formatted, t } from "./texts.js";
 
-const DRAWN = 200; // the last turns of a long conversation that are shown
+const MAX_DRAWN = 200; // The maximum number of visible turns in a long conversation.
 
-/** Shows the whole conversation. */
+/** Renders the entire conversation. */
 export function showTurns() {
   const turns = turnsOf(shown.conversation);
-  const follows = turns.length > 0 && isAtEnd(); // what an empty conversation shows is read from its beginning
-  const drawn = turns.slice(-DRAWN).map((turn) => turnElement(turn, turns[turn.place - 1]));
+  const follows = turns.length > 0 && isAtEnd(); // Do not scroll an empty conversation.
+  const drawn = turns.slice(-MAX_DRAWN).map((turn) => turnElement(turn, turns[turn.place - 1]));
   keepFocus(() => byId("turns").replaceChildren(...drawn));
   if (follows) scrollToEnd();
 }
 
-/** Shows a reply that has changed. While it arrives, only its text is replaced. */
+/** Updates a changed reply. While a reply is being streamed, only its text is replaced. */
 export function showReply(reply) {
   const turns = turnsOf(shown.conversation), turn = turns.find((other) => other.reply === reply);
   const old = turn && byId(`turn-${turn.place}`);
@@ -52,7 +52,7 @@ function questionElement({ place, question }) {
   return element("div", { class: "question" }, element("h3", { class: "visually-hidden" }, t("you")), bubble, actions);
 }
 
-/** The control by which the reader goes from one version of a question or of its reply to another. */
+/** Creates the control that switches between versions of a question or a reply. */
 function versionsElement(node, key) {
   const versions = versionsOf(shown.conversation, node), number = versions.indexOf(node) + 1;
   if (versions.length < 2) return null;
@@ -93,7 +93,7 @@ function replyElement(answer) {
   return element("div", { class: "text reply", dir: "auto" }, text);
 }
 
-/** The replies of an n-best list, of which one goes on with the conversation. */
+/** Creates the list of the n best replies. The conversation continues with the chosen reply. */
 function choiceElement({ place, reply }) {
   const { answer } = reply, name = `choice-${place}`;
   const rows = answer.replies.map((choice, number) => {
@@ -114,7 +114,7 @@ function choiceElement({ place, reply }) {
   return element("fieldset", { class: "choices" }, element("legend", {}, legend), ...rows);
 }
 
-/** Returns the mean log-probability of a token, in nats. */
+/** Formats a mean log-probability per token, in nats. */
 const scoreOf = ({ score }) => formatted(score, 2).replace("-", "\u2212");
 
 function stateElement(answer) {

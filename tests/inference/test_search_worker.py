@@ -8,9 +8,10 @@ import pytest
 
 from chatbot.config.decoding import DecodingSettings, one_sample
 from chatbot.decoding.reply_text import Origin, Reply
-from chatbot.inference.engine import SearchLane, Waiting
+from chatbot.inference.engine import SearchWorker
 from chatbot.inference.replier import Replier
 from chatbot.inference.request import Question, Usage
+from chatbot.inference.request_queue import RequestQueue
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
 from tests.inference.messages import Answer, answer_of, answers_of, asked
 from tests.tiny_models import LENGTH, VOCABULARY, Table
@@ -58,7 +59,7 @@ def test_samples_of_each_question_have_its_seed() -> None:
     assert [Answer(own).texts for own in together] == [*texts.values()]
 
 
-def test_no_sample_takes_the_place_of_a_reply_that_is_not_found_where_nothing_may_be_generated(
+def test_samples_are_not_added_if_the_model_must_not_generate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(RESPONDER.replier, "generates", False)
@@ -84,7 +85,7 @@ def test_a_reply_of_the_greatest_length_is_whole_if_a_person_wrote_it() -> None:
     assert answer_with(Question("a"), Reply("好", 1.0, ids[:1])).reasons == ["stop"]
 
 
-def test_who_asks_again_gets_another_good_reply_in_turn() -> None:
+def test_repeated_questions_get_good_replies_in_turn() -> None:
     looked_up = [Reply(text, score, [5]) for text, score in (("a", 5.0), ("b", 3.0), ("c", 1.0), ("d", 0.9))]
     generated = [Reply(text, -score) for score, text in enumerate("abcdefg", 1)]
     for replies, expected in ((looked_up, "abcabca"), (generated, "abcdeab"), (looked_up[3:], "ddddddd")):
@@ -113,7 +114,7 @@ def test_fallback_where_no_reply_has_the_least_score() -> None:
         assert answer_with(Question("a", min_score=3.5, repeats=repeats), *replies).texts == [BEAMS.fallback]
 
 
-def test_what_was_read_of_a_question_is_said() -> None:
+def test_the_part_of_a_question_that_was_read_is_reported() -> None:
     """Its beginning, or of several messages the last ones."""
     longest = "b" * LENGTH
     for decoding in (None, DecodingSettings(beam_size=1)):
@@ -130,16 +131,16 @@ def test_searches_of_requests_beside_the_own_one() -> None:
         questions = [Question(text, decoding=decoding) for decoding in (BEAMS, other) for text in texts]
         expected = [oracle.candidates(q.decoding or BEAMS, own.source(q.text, ()))[0][0] for q in questions]
         assert [Answer(found).texts for found in answers_of(own, *questions)] == [[text] for text in expected]
-    replier_of = RESPONDER.replier_of
-    assert replier_of(other).search is replier_of(other).search
-    assert replier_of(None) is RESPONDER.replier
-    without = replier_of(dataclasses.replace(BEAMS, retrieve="none"))
+    replier_for = RESPONDER.replier_for
+    assert replier_for(other).search is replier_for(other).search
+    assert replier_for(None) is RESPONDER.replier
+    without = replier_for(dataclasses.replace(BEAMS, retrieve="none"))
     assert without.search is RESPONDER.replier.search
     assert without.decoding.retrieve == "none"
-    assert replier_of(dataclasses.replace(other, ban=("  b ",))).decoding.ban == ("b",)
+    assert replier_for(dataclasses.replace(other, ban=("  b ",))).decoding.ban == ("b",)
 
 
-def test_questions_that_wait_are_searched_together_and_a_failure_ends_no_others(
+def test_waiting_questions_are_searched_together_and_fail_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sizes, failing = [], RESPONDER.source("b", ())
@@ -161,9 +162,7 @@ def test_questions_that_wait_are_searched_together_and_a_failure_ends_no_others(
 
 
 @pytest.mark.parametrize("is_found", [True, False], ids=["log-probabilities", "search"])
-def test_nothing_is_computed_for_a_question_that_nobody_waits_for(
-    is_found: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_computed_for_a_cancelled_question(is_found: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     request, steps, original = asked(Question("ab", top_log_probs=0, replies=9), []), [], TABLE.step
 
     def step(state: Any, last: Any) -> Any:
@@ -172,10 +171,10 @@ def test_nothing_is_computed_for_a_question_that_nobody_waits_for(
         return original(state, last)
 
     monkeypatch.setattr(TABLE, "step", step)
-    waiting, responder = Waiting(100), TABLE.responder(BEAMS)
+    waiting, responder = RequestQueue(100), TABLE.responder(BEAMS)
     if is_found:
         monkeypatch.setattr(responder.replier, "candidates", lambda *_, **__: [[Reply("你好", 1.0, [9, 10])]])
     waiting.put(request)
     waiting.close()
-    SearchLane(responder, waiting, 64).run()
+    SearchWorker(responder, waiting, 64).run()
     assert len(steps) == 1

@@ -14,10 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.vocabulary import BYTES, EOS, Vocabulary
 from chatbot.errors import UserError
-from chatbot.inference.engine import RowLane, Waiting
+from chatbot.inference.engine import StreamWorker
 from chatbot.inference.request import Question, Request, Usage
-from chatbot.inference.rows import token_log_prob, token_text
-from chatbot.inference.tensorflow_model import rounded_up
+from chatbot.inference.request_queue import RequestQueue
+from chatbot.inference.row_batch import token_log_prob, token_text
+from chatbot.inference.tensorflow_model import round_up_size
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 from tests.inference.messages import Answer, Message, answer_of, answers_of, asked, reply_of
 from tests.inference.test_replier import rows_of
@@ -75,7 +76,7 @@ class Questions(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lane = RowLane(RESPONDER, Waiting(1))
+        self.worker = StreamWorker(RESPONDER, RequestQueue(1))
         self.requests: list[tuple[Request, list[Message]]] = []
         self.arriving: list[Request] = []
         self.left: dict[Request, int] = {}  # the number of messages that each had when it left
@@ -95,7 +96,7 @@ class Questions(RuleBasedStateMachine):
     @rule(steps=st.integers(1, 4))
     def generate(self, steps: int) -> None:
         for _ in range(steps):
-            self.lane.step([request for request in self.arriving if not request.is_over])
+            self.worker.step([request for request in self.arriving if not request.is_over])
             self.arriving = []
 
     @rule(number=st.integers(0, 20))
@@ -113,13 +114,13 @@ class Questions(RuleBasedStateMachine):
         self.generate(1)
         if not TABLE.broken:
             assert all(isinstance(messages[-1], MemoryError) for messages in waiting)
-            assert self.lane.batch.requests == []
+            assert self.worker.batch.requests == []
         TABLE.broken = ""
 
     def teardown(self) -> None:
         self.generate(LENGTH + 1)
-        assert self.lane.batch.unfinished == 0
-        assert self.lane.batch.requests == []
+        assert self.worker.batch.unfinished == 0
+        assert self.worker.batch.requests == []
         for request, messages in self.requests:
             question = request.question
             if request in self.left:
@@ -139,18 +140,18 @@ TestQuestions = Questions.TestCase
 def test_questions_that_join_a_model_later_get_the_replies_of_the_oracle(architecture: str) -> None:
     model = tiny(architecture)
     responder = responder_of(model.trained, SAMPLED, rows_of(architecture))
-    lane, wanted = RowLane(responder, Waiting(1)), [*zip(QUESTIONS, [*SETTINGS, SAMPLED], strict=True)]
+    worker, wanted = StreamWorker(responder, RequestQueue(1)), [*zip(QUESTIONS, [*SETTINGS, SAMPLED], strict=True)]
     messages: list[list[Message]] = [[] for _ in wanted]
     for step in range(LENGTH + 6):
         joining = [*zip(wanted, messages, strict=True)][2 * step : 2 * step + 2]
-        lane.step([asked(Question(text, decoding=decoding, replies=2), own) for (text, decoding), own in joining])
+        worker.step([asked(Question(text, decoding=decoding, replies=2), own) for (text, decoding), own in joining])
     for (text, decoding), own in zip(wanted, messages, strict=True):
         assert Answer(own).texts == expected_of(model.oracle, responder.source(text, ()), decoding, 2)
     assert reply_of(responder, QUESTIONS[-1]) == Answer(messages[-1]).texts[0]
     assert [graph.experimental_get_tracing_count() for graph in rows_of(architecture).graphs] == [1] * 4
 
 
-def test_only_replies_that_need_it_are_computed_without_the_question_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_distribution_without_the_question_is_computed_only_if_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes, original = [], TABLE.step
 
     def step(state: Any, last: Any) -> Any:
@@ -158,9 +159,9 @@ def test_only_replies_that_need_it_are_computed_without_the_question_too(monkeyp
         return original(state, last)
 
     monkeypatch.setattr(TABLE, "step", step)
-    lane = RowLane(RESPONDER, Waiting(1))
+    worker = StreamWorker(RESPONDER, RequestQueue(1))
     for decoding in (LONG, dataclasses.replace(SAMPLED, min_reply_length=4)):
-        lane.step([asked(Question("a", decoding=decoding), [])])
+        worker.step([asked(Question("a", decoding=decoding), [])])
     assert sizes == [1, 3]
 
 
@@ -193,7 +194,7 @@ def test_log_probabilities_are_those_of_the_model_before_the_settings() -> None:
         assert texts == [token_text(vocabulary, i) for i in expected]
 
 
-def test_the_seed_and_the_stop_texts_of_a_question_are_added_to_those_of_its_settings() -> None:
+def test_seed_and_stop_texts_of_a_question_extend_its_settings() -> None:
     """The tokens of a stop text are not in the reply."""
     tokens = answer_of(RESPONDER, Question("你好", decoding=LONG, top_log_probs=0)).tokens[0]
     stop = tokens[1].text
@@ -209,7 +210,7 @@ def test_the_seed_and_the_stop_texts_of_a_question_are_added_to_those_of_its_set
 
 
 @pytest.mark.parametrize("flags", [{"beam_size": 1}, {"beam_size": 2}])
-def test_settings_that_the_model_does_not_admit_are_given_back(flags: Any) -> None:
+def test_unsupported_settings_of_a_question_are_its_error(flags: Any) -> None:
     """Those of other questions that arrive together are answered. More tokens than there are are all of them."""
     refused = DecodingSettings(**flags, min_reply_length=99)
     other = [Question("a", decoding=DecodingSettings(top_k=number)) for number in (len(VOCABULARY), 10**6)]
@@ -229,7 +230,7 @@ def test_banned_words_of_a_question_are_cleaned_as_the_training_pairs_were() -> 
 
 def test_sizes_are_few() -> None:
     """TensorFlow and oneDNN keep memory for each size that they have seen."""
-    sizes = [rounded_up(size) for size in range(1, 1025)]
+    sizes = [round_up_size(size) for size in range(1, 1025)]
     assert sizes[:9] == [1, 2, 3, 4, 6, 6, 8, 8, 12]
     assert all(size <= rounded <= 1.5 * size for size, rounded in enumerate(sizes, 1))
     assert len({*sizes}) == 20

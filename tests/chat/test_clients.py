@@ -1,15 +1,18 @@
-"""What the services share: the limit of the rate of each client, and what nobody waits for."""
+"""Rate limits, and results that are cancelled when the client has gone."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
-from chatbot.chat.service import ClientLeftError, RateLimit, while_waited_for
+from chatbot.chat import clients
+from chatbot.chat.clients import ClientLeftError, RateLimit, Recent, run_while_connected
 
 
-def test_limit_recovers_with_time() -> None:
+def test_limit_recovers_with_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    limit = RateLimit(3, clock=lambda: now)
+    monkeypatch.setattr(clients, "time", SimpleNamespace(monotonic=lambda: now))
+    limit = RateLimit(3)
     assert [limit.wait("a") for _ in range(5)] == [0, 0, 0, 20, 20]
     now = 19.0
     assert limit.wait("a") == 1
@@ -26,7 +29,7 @@ def test_limit_recovers_with_time() -> None:
 
 
 @pytest.mark.parametrize("leaves", [False, True], ids=["late", "client leaves"])
-def test_what_nobody_waits_for_any_more_is_cancelled(leaves: bool) -> None:
+def test_result_is_cancelled_on_timeout_and_disconnect(leaves: bool) -> None:
     ends = []
 
     async def receive() -> dict[str, str]:
@@ -43,9 +46,17 @@ def test_what_nobody_waits_for_any_more_is_cancelled(leaves: bool) -> None:
 
     async def wait() -> None:
         with pytest.raises(ClientLeftError if leaves else asyncio.TimeoutError):
-            await while_waited_for(result(), 60 if leaves else 0.01, receive)
+            await run_while_connected(result(), 60 if leaves else 0.01, receive)
         await asyncio.sleep(0)
         assert ends == ["cancelled"]
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(wait())
+
+
+def test_only_the_values_that_were_stored_last_are_cached() -> None:
+    """Storing a value again makes it the newest."""
+    recent = Recent[str, int](2)
+    for number, key in enumerate("abac"):
+        recent.put(key, number)
+    assert [recent.get(key) for key in "abc"] == [2, None, 3]
