@@ -178,6 +178,8 @@ def read_settings(path: Path) -> dict[str, Any]:
     if values.get("input_feeding"):  # the removed feature changed the shapes of weights
         raise UserError(f"{path}: trained with --input-feeding, which was removed; train another attempt without it")
     values = {name: value for name, value in values.items() if name not in REMOVED}
+    if values.get("embeddings", AUTO) is None:  # the default of earlier versions
+        del values["embeddings"]
     form = {"form": Form.from_values(values.pop("form"))} if "form" in values else {}
     unknown = sorted(values.keys() - known.keys())
     if unknown:

@@ -63,8 +63,10 @@ class RunSettings(Flags):
         "maximum number of training pairs that are stored in the attempt for chat --retrieve; 0 stores no pairs",
         minimum=0,
     )
-    embeddings: str | None = setting(
-        None, EMBEDDINGS, unset="unchanged, or none in a new attempt", metavar="e5|FOLDER|none"
+    embeddings: str = setting(
+        AUTO,
+        f"{EMBEDDINGS}; auto: keep existing vectors, or use e5 if it is installed and takes less than 10 minutes",
+        metavar="auto|e5|FOLDER|none",
     )
     log_every: int = setting(10, "number of steps between records in metrics.jsonl", minimum=1)
     save_every: int = setting(500, "number of steps between checkpoints", minimum=1)
@@ -109,7 +111,7 @@ class RunSettings(Flags):
         attempt_directory(self.attempt)
         if self.time_limit is not None:
             parse_time_limit(self.time_limit)
-        if self.embeddings not in (None, NONE) and not self.retrieve_pairs:
+        if self.embeddings not in (AUTO, NONE) and not self.retrieve_pairs:
             raise UserError("--embeddings: the attempt stores no pairs to search; leave out --retrieve-pairs 0")
         steps = re.fullmatch(r"([0-9]{1,12}):([0-9]{1,12})", self.profile or "1:1")
         if not steps or not 1 <= int(steps[1]) <= int(steps[2]):

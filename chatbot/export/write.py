@@ -82,7 +82,7 @@ def _export_to(folder: Path, settings: ExportSettings, directory: Path) -> str:
         write_onnx(folder, plain_model(trained), weights)
         _write_texts(folder, trained)
         if (directory / RETRIEVAL).exists():
-            shutil.copytree(directory / RETRIEVAL, folder / RETRIEVAL)
+            shutil.copytree(directory / RETRIEVAL, folder / RETRIEVAL, ignore=shutil.ignore_patterns("*.part"))
     learned = learned_questions(directory)
     facts = settings.format, settings.weights, directory.name, trained.step, is_validated(directory), learned
     write_manifest(folder, Manifest(*facts))

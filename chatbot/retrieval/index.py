@@ -1,6 +1,7 @@
 """Finds training pairs with similar questions, in an index on disk."""
 
 import functools
+import sys
 from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from chatbot.corpus.vocabulary import EOS, Vocabulary
 from chatbot.durable import read_json
 from chatbot.errors import UserError
 from chatbot.retrieval.characters import CharacterIndex, Doubles, similarities
-from chatbot.retrieval.embeddings import Vectors
+from chatbot.retrieval.embeddings import UnavailableError, Vectors
 from chatbot.retrieval.text_cache import TextCache
 from chatbot.retrieval.vectors import Meaning, dots
 
@@ -26,6 +27,8 @@ DESCRIPTION = "index.json"
 # Optional parts of the folder: the embeddings of the pairs, and the fitted weights of the judge.
 MEANING = "meaning"
 JUDGE = "judge.json"
+# The keys of the fitted minimum scores in JUDGE: of a search with embeddings if there are any, and without them.
+MIN_SCORES = "least", "least_by_characters"
 # Increase this number when the format of the files changes.
 VERSION = 2
 # Replies with one of these strings mention a person or a web page, so they do not fit other conversations.
@@ -115,8 +118,8 @@ class Retrieval:
             sizes_agree &= len(arrays["texts"]) == len(arrays["weights"]) == int(arrays["starts"][-1])
             is_whole = sizes_agree and description["version"] == VERSION
             judge = read_json(folder / JUDGE) if (folder / JUDGE).exists() else {}
-            self.weights = {name: float(x) for name, x in judge["weights"].items()} if judge else None
-            self.min_score = None if judge.get("least") is None else float(judge["least"])
+            weights = {name: float(x) for name, x in judge["weights"].items()} if judge else None
+            min_scores = [None if (score := judge.get(name)) is None else float(score) for name in MIN_SCORES]
         except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError):
             is_whole = False
         if not is_whole:
@@ -125,8 +128,15 @@ class Retrieval:
             raise UserError(f"{folder}: belongs to another attempt with a different vocabulary; {remedy}")
         self.is_validated = bool(description.get("validated", True))
         self.key = {name: description.get(name) for name in ("corpus", "vocabulary", "most")}
-        reads_meaning &= (folder / MEANING).exists()
-        self.meaning = Meaning(folder / MEANING, len(lengths), self.key) if reads_meaning else None
+        self.meaning = None
+        if reads_meaning and (folder / MEANING).exists():
+            try:
+                self.meaning = Meaning(folder / MEANING, len(lengths), self.key)
+            except UnavailableError as error:
+                print(f"Warning: {error}. Until then, pairs are searched by characters only.", file=sys.stderr)
+                weights = None
+        self.weights = weights
+        self.min_score = min_scores[self.meaning is None]
         self._index, self._vocabulary, self._token_log_probs = index, vocabulary, arrays[TOKENS].tolist()
         self._questions, self._replies = (
             Ragged.from_lengths(arrays[name], lengths[:, side]) for side, name in enumerate((QUESTIONS, REPLIES))

@@ -13,6 +13,7 @@ from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.shards import dtype_for
 from chatbot.corpus.vocabulary import EOS, Vocabulary, question_of
 from chatbot.corpus.workers import progress_bar
+from chatbot.display import duration, pluralize
 from chatbot.durable import read_json, write_json
 from chatbot.retrieval.characters import character_index
 from chatbot.retrieval.index import (
@@ -28,7 +29,7 @@ from chatbot.retrieval.index import (
     VERSION,
     Retrieval,
 )
-from chatbot.retrieval.vectors import write_meaning
+from chatbot.retrieval.vectors import MeaningWriter
 
 
 def write_retrieval(
@@ -129,13 +130,13 @@ def _is_written(folder: Path, description: Mapping[str, Any]) -> bool:
     return isinstance(written, dict) and description.items() <= {"validated": True, **written}.items()
 
 
-def index_by_meaning(folder: Path, vocabulary: Vocabulary, embeddings: str | None) -> None:
-    """Write, keep or delete the embeddings of an attempt's training pairs.
+def index_by_meaning(folder: Path, vocabulary: Vocabulary, embeddings: str) -> None:
+    """Write the embeddings of an attempt's training pairs, or delete them. The expected time is printed.
 
     Args:
         folder: The folder of the index.
         vocabulary: The vocabulary of the attempt.
-        embeddings: The value of --embeddings, or None to keep any existing embeddings.
+        embeddings: The name or folder of an embedding model, or "none" to delete the embeddings.
 
     Raises:
         UserError: The embedding model cannot be used.
@@ -144,6 +145,16 @@ def index_by_meaning(folder: Path, vocabulary: Vocabulary, embeddings: str | Non
     if embeddings == NONE:
         for name in (MEANING, f"{MEANING}.part"):
             shutil.rmtree(folder / name, ignore_errors=True)
-    elif embeddings is not None:
-        retrieval = Retrieval(folder, vocabulary, reads_meaning=False)
-        write_meaning(folder / MEANING, embeddings, retrieval.texts(), retrieval.key)
+        return
+    writer = meaning_writer(folder, vocabulary, embeddings)
+    if not writer.is_written:
+        seconds = duration(writer.seconds_left())
+        pairs = pluralize(writer.pairs - writer.done, "pair")
+        print(f"Embedding {pairs}: about {seconds}, {writer.megabytes:,.0f} MB in the attempt.")
+        writer.write()
+
+
+def meaning_writer(folder: Path, vocabulary: Vocabulary, embeddings: str) -> MeaningWriter:
+    """Return a writer of the embeddings of an attempt's training pairs; see `index_by_meaning`."""
+    retrieval = Retrieval(folder, vocabulary, reads_meaning=False)
+    return MeaningWriter(folder / MEANING, embeddings, retrieval.texts(), retrieval.key)

@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from chatbot.corpus.workers import progress_bar
-from chatbot.display import duration, pluralize
 from chatbot.durable import read_json, write_json
 from chatbot.errors import UserError
-from chatbot.retrieval.embeddings import FILES, PROBE, Embeddings, Vectors, normalise, open_embeddings
+from chatbot.retrieval.embeddings import FILES, PROBE, UnavailableError, Vectors, normalise, open_embeddings
 from chatbot.retrieval.text_cache import TextCache
 
 # The vectors of questions and replies, scaled to int8, [pairs, size].
@@ -31,8 +30,12 @@ VECTORS = "vectors.npy"  # temporary file with the vectors of both sides, [2, pa
 VERSION = 1
 # Up to this number of pairs, a question is compared with all pairs. With 7,575 pairs, this takes 1.2 ms.
 MAX_COMPARED = 30_000
-# The progress is saved each time this number of pairs has been embedded.
-BLOCK = 256
+# The progress is saved each time this number of pairs has been embedded, which takes a second on two cores.
+BLOCK = 64
+# The number of pairs that are embedded to estimate the time.
+SAMPLE = 16
+# The number of pairs per matrix product.
+ROWS = 16_384
 # The regularisation of the ridge regression, as a number of pairs. Its value matters little: with 10, 30 and 100, the
 # correct one of ten replies was chosen with an accuracy of 0.549, 0.544 and 0.545.
 RIDGE = 30.0
@@ -46,12 +49,13 @@ class Meaning:
     """A thread-safe index of the embeddings of training pairs. It contains the model that embeds questions.
 
     Args:
-        folder: A folder written by `write_meaning`.
+        folder: A folder written by `MeaningWriter`.
         pairs: The number of pairs.
         key: Values that identify the pairs.
 
     Raises:
-        UserError: The folder is damaged or belongs to other pairs or another model, or a package is not installed.
+        UnavailableError: A package is not installed.
+        UserError: The folder is damaged, or belongs to other pairs or another model.
     """
 
     def __init__(self, folder: Path, pairs: int, key: Mapping[str, Any]) -> None:
@@ -120,77 +124,104 @@ class Meaning:
         return np.stack([dots(replies, question), learned], axis=-1)
 
 
-def write_meaning(folder: Path, name: str, texts: tuple[Sequence[str], Sequence[str]], key: Mapping[str, Any]) -> None:
-    """Embed training pairs and write their vectors atomically, unless the folder already contains them.
-
-    An interrupted call is resumed by the next one. The expected time is printed.
+class MeaningWriter:
+    """Embeds training pairs, and writes their vectors to a folder. Unfinished work is resumed.
 
     Args:
         folder: The folder to write.
-        name: The value of --embeddings.
+        name: The name or folder of the embedding model.
         texts: The questions and the replies of at least one pair.
         key: Values that identify the pairs.
 
+    Attributes:
+        pairs: The number of pairs.
+        done: The number of pairs that are already embedded.
+        is_written: Whether the folder is complete.
+
     Raises:
         UserError: The embedding model cannot be used.
-        OSError: A file cannot be written.
     """
-    model = open_embeddings(name)
-    probe = model.embed([PROBE])[0]
-    description = {"version": VERSION, "embeddings": name, **key, "probe": [round(float(x), 5) for x in probe]}
-    if _read(folder) == description:
-        return
-    _usearch()  # Fail now rather than after hours of embedding.
-    part = folder.with_name(f"{folder.name}.part")
-    progress = _read(part)
-    if progress != description:
-        shape = (2, len(texts[0]), len(probe))
+
+    def __init__(self, folder: Path, name: str, texts: tuple[Sequence[str], Sequence[str]], key: Mapping[str, Any]):
+        self._folder = folder
+        self._name = name
+        self._texts = texts
+        self._model = open_embeddings(name)
+        _usearch()  # Fail now rather than after hours of embedding.
+        probe = self._model.embed([PROBE])[0]
+        self._size = len(probe)
+        values = [round(float(x), 5) for x in probe]
+        self._description = {"version": VERSION, "embeddings": name, **key, "probe": values}
+        self.pairs = len(texts[0])
+        self.is_written = _read(folder) == self._description
+        self._part = folder.with_name(f"{folder.name}.part")
+        progress = _read(self._part)
+        self._is_complete = progress == self._description  # An incomplete folder also has the key "done".
         done = progress.pop("done", 0)
-        if progress != description or not (part / VECTORS).exists():
-            done = 0
-        if not done:
+        self.done = done if progress == self._description and (self._part / VECTORS).exists() else 0
+
+    def seconds_left(self) -> float:
+        """Estimate the time to embed the remaining pairs from the time for a few of them."""
+        left = self.pairs - self.done
+        sample = range(self.done, self.pairs, max(1, left // SAMPLE))
+        start = time.perf_counter()
+        for side in self._texts if left else ():
+            self._model.embed([side[i] for i in sample])
+        return (time.perf_counter() - start) / max(1, len(sample)) * left
+
+    @property
+    def megabytes(self) -> float:
+        """The size of the vectors in the attempt, in MB."""
+        return 2 * self._size * self.pairs / 1e6
+
+    def write(self, is_wanted: Callable[[], bool] = lambda: True) -> None:
+        """Embed the remaining pairs, and write the folder atomically, unless it is already complete.
+
+        Args:
+            is_wanted: A callback that returns False to stop after the current block of pairs.
+
+        Raises:
+            OSError: A file cannot be written.
+        """
+        if self.is_written or not (self._is_complete or self._embed(is_wanted)):
+            return
+        (self._part / VECTORS).unlink(missing_ok=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._part.rename(self._folder)
+        self.is_written = True
+
+    def _embed(self, is_wanted: Callable[[], bool]) -> bool:
+        """Embed the remaining pairs, and return whether all pairs are embedded."""
+        part = self._part
+        if not self.done:
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir(parents=True)
-        vectors = np.lib.format.open_memmap(part / VECTORS, "r+" if done else "w+", np.float16, shape)
-        for end in _embed_pairs(model, texts, vectors, done):
-            vectors.flush()
-            write_json(part / DESCRIPTION, {**description, "done": end})
+        shape = (2, self.pairs, self._size)
+        vectors = np.lib.format.open_memmap(part / VECTORS, "r+" if self.done else "w+", np.float16, shape)
+        with progress_bar("Embedding", self.pairs, "pairs", initial=self.done) as bar:
+            while self.done < self.pairs:
+                if not is_wanted():
+                    return False
+                block = slice(self.done, min(self.done + BLOCK, self.pairs))
+                for side, texts in zip(vectors, self._texts, strict=True):
+                    side[block] = self._model.embed(texts[block])
+                vectors.flush()
+                write_json(part / DESCRIPTION, {**self._description, "done": block.stop})
+                bar.update(block.stop - block.start)
+                self.done = block.stop
         _finish(part, vectors)
-        del vectors
-        for file in FILES if Path(name).is_dir() else ():
-            if (Path(name) / file).is_file():
+        for file in FILES if Path(self._name).is_dir() else ():
+            if (Path(self._name) / file).is_file():
                 (part / MODEL / file).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(Path(name) / file, part / MODEL / file)
-        write_json(part / DESCRIPTION, description)
-    (part / VECTORS).unlink(missing_ok=True)  # Until here, this file is needed to resume an interrupted call.
-    shutil.rmtree(folder, ignore_errors=True)
-    part.rename(folder)
-
-
-def _embed_pairs(
-    model: Embeddings, texts: tuple[Sequence[str], Sequence[str]], vectors: npt.NDArray[np.float16], done: int
-) -> Iterator[int]:
-    """Embed all pairs from index `done` on, and yield the number of finished pairs after each block."""
-    total = len(texts[0])
-    start = time.monotonic()
-    with progress_bar("Embedding", total, "pairs", initial=done) as bar:
-        for first in range(done, total, BLOCK):
-            block = slice(first, first + BLOCK)
-            for side in range(2):
-                vectors[side, block] = model.embed(texts[side][block])
-            if first == done:
-                seconds = (time.monotonic() - start) / len(texts[0][block]) * (total - done)
-                size = 2 * vectors.shape[2] * total / 1e6
-                pairs = pluralize(total - done, "pair")
-                print(f"Embedding {pairs}: about {duration(seconds)}, {size:,.0f} MB in the attempt.")
-            bar.update(len(texts[0][block]))
-            yield min(total, block.stop)
+                shutil.copyfile(Path(self._name) / file, part / MODEL / file)
+        write_json(part / DESCRIPTION, self._description)
+        return True
 
 
 def _finish(part: Path, vectors: npt.NDArray[np.float16]) -> None:
     """Write the files of an index, computed from the vectors of all pairs, [2, pairs, size]."""
     total, size = vectors.shape[1:]
-    blocks = [slice(first, first + 64 * BLOCK) for first in range(0, total, 64 * BLOCK)]
+    blocks = [slice(first, first + ROWS) for first in range(0, total, ROWS)]
     means = np.stack([sum(side[block].sum(axis=0, dtype=np.float64) for block in blocks) for side in vectors]) / total
     squares = RIDGE * np.eye(size)
     products = np.zeros([size, size])
@@ -240,9 +271,9 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _usearch() -> Any:
-    """Import the package usearch. Raises UserError if it is not installed."""
+    """Import the package usearch. Raises UnavailableError if it is not installed."""
     try:
         import usearch.index
     except ModuleNotFoundError:
-        raise UserError("--embeddings: usearch is not installed; run `pip install usearch`") from None
+        raise UnavailableError("--embeddings: usearch is not installed; run `pip install usearch`") from None
     return usearch

@@ -85,7 +85,7 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
     Raises:
         UserError: If the pairs cannot be used, or differ from the pairs the attempt was started with.
     """
-    if settings.run.embeddings not in (None, NONE):
+    if settings.run.embeddings not in (AUTO, NONE):
         from chatbot.retrieval.embeddings import open_embeddings
 
         open_embeddings(settings.run.embeddings)

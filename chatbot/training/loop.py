@@ -13,6 +13,7 @@ from chatbot.config.learning import NATS
 from chatbot.errors import UserError
 from chatbot.training.alarms import MAX_RETURNS, Divergence, SkippedUpdates
 from chatbot.training.devices.failures import lost_gpu
+from chatbot.training.embedding import PairEmbedding, start_embedding
 from chatbot.training.machines.team import tower_names
 from chatbot.training.metrics import Window, WindowReader
 from chatbot.training.profiling import Profile, TowerTimes, open_profile
@@ -45,36 +46,41 @@ def train(run: Run) -> TrainingResult:
     def leave() -> bool:
         return run.team.chief and remove_unused(run.settings.run.directory)
 
-    with (
-        open_profile(run) as profile,
-        contextlib.closing(Reporter(run, names)) as reporter,
-        interrupts(run.team.chief, GRACE_SECONDS, watch.tick, leave) as interrupted,
-        contextlib.closing(Window(run.batches_ahead(), run.train_step.begin_copies)) as window,
-        run.checkpoints.finished(),
-    ):
-        loop = Loop(run, reporter, interrupted, window, watch, profile)
-        loop.run_steps()
-    run.team.barrier()  # Other machines must not exit before the chief has saved.
-    run.team.leave()
-    loop.check_converging()
-    seconds = time.monotonic() - run.began
-    progress = run.progress
-    can_reply = run.team.chief and progress.step > 0 and loop.stop != INTERRUPTED
-    conclude(run, loop.stop, first_step, seconds, final_replies(run, loop.stop) if can_reply else [])
-    directory = run.settings.run.directory.absolute()
-    code = interrupted.exit_code if loop.stop == INTERRUPTED else 0
-    return TrainingResult(directory, progress.step, loop.stop, progress.best_step, progress.best_nats, code)
+    with contextlib.closing(start_embedding(run)) as embedding:
+        with (
+            open_profile(run) as profile,
+            contextlib.closing(Reporter(run, names)) as reporter,
+            interrupts(run.team.chief, GRACE_SECONDS, watch.tick, leave) as interrupted,
+            contextlib.closing(Window(run.batches_ahead(), run.train_step.begin_copies)) as window,
+            run.checkpoints.finished(),
+        ):
+            loop = Loop(run, reporter, interrupted, window, watch, profile)
+            loop.run_steps()
+        run.team.barrier()  # Other machines must not exit before the chief has saved.
+        run.team.leave()
+        loop.check_converging()
+        seconds = time.monotonic() - run.began
+        progress = run.progress
+        can_reply = run.team.chief and progress.step > 0 and loop.stop != INTERRUPTED
+        replies = final_replies(run, loop.stop, embedding) if can_reply else []
+        conclude(run, loop.stop, first_step, seconds, replies)
+        directory = run.settings.run.directory.absolute()
+        code = interrupted.exit_code if loop.stop == INTERRUPTED else 0
+        return TrainingResult(directory, progress.step, loop.stop, progress.best_step, progress.best_nats, code)
 
 
-def final_replies(run: Run, stop: str) -> list[str]:
+def final_replies(run: Run, stop: str, embedding: PairEmbedding) -> list[str]:
     """Load the best checkpoint, and return its replies to the sample questions and --probe questions.
 
     If the attempt stores training pairs for retrieval, retrieval is prepared first.
     """
     run.checkpoints.load_best(run.progress)
     directory = run.settings.run.directory
-    embeddings = None if stop == TIME_UP else run.settings.run.embeddings  # Embedding the pairs can take hours.
-    run.validator.prepare_lookup(embeddings)
+    if stop == TIME_UP:
+        embedding.stop()
+    else:
+        embedding.finish()
+    run.validator.fit_judge()
     if is_validated(directory) or (directory / RETRIEVAL).exists():
         return run.validator.chat_replies()
     # Without validation, the model has memorised the pairs, so greedy search suffices.

@@ -24,7 +24,6 @@ from chatbot.model.device_copies import DeviceCopies
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.retrieval.fitting import MAX_QUESTIONS, fit_judge
 from chatbot.retrieval.index import load_retrieval
-from chatbot.retrieval.indexing import index_by_meaning
 from chatbot.training.data import Data
 from chatbot.training.devices.failures import RESUME, is_out_of_memory
 from chatbot.training.devices.towers import Tower
@@ -124,23 +123,18 @@ class Validator:
             return self._replier.with_lookup(decoding).replies(self._questions)
         return Replier(self._chat_model, vocabulary, self._settings.model, decoding, retrieval).replies(self._questions)
 
-    def prepare_lookup(self, embeddings: str | None) -> None:
-        """Prepare the retrieval of replies from training pairs, if the attempt stores its training pairs.
-
-        Args:
-            embeddings: The value of --embeddings; None keeps the existing index.
+    def fit_judge(self) -> None:
+        """Fit the judge of retrieved replies, if the attempt stores its training pairs.
 
         Raises:
-            UserError: If the embedding model cannot be used.
-            OSError: If the index cannot be written.
+            UserError: If the index of the pairs is damaged.
+            OSError: If a file cannot be written.
         """
         folder = self._settings.run.directory / RETRIEVAL
-        if not folder.exists():
-            return
         data = self._data
-        index_by_meaning(folder, data.vocabulary, embeddings)
-        held_out = [*data.validation.shards.spread(MAX_QUESTIONS)] if data.validation else []
-        fit_judge(folder, data.vocabulary, self._chat_model, data.both_directions, held_out)
+        if folder.exists():
+            held_out = [*data.validation.shards.spread(MAX_QUESTIONS)] if data.validation else []
+            fit_judge(folder, data.vocabulary, self._chat_model, data.both_directions, held_out)
 
 
 def validation_devices(towers: Sequence[Tower]) -> list[str]:

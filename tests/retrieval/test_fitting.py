@@ -10,7 +10,7 @@ from chatbot.retrieval.fitting import ANSWERED_FRACTION, MIN_QUESTIONS, OTHERS, 
 from chatbot.retrieval.index import JUDGE, MEANING, Retrieval
 from chatbot.retrieval.indexing import index_by_meaning
 from chatbot.retrieval.judge import BY_CHARACTERS, BY_MEANING, FEATURES, WITHOUT_MODEL, Judge
-from chatbot.retrieval.vectors import write_meaning
+from chatbot.retrieval.vectors import MeaningWriter
 from tests.oracle import likelihood
 from tests.retrieval.test_index import PAIRS, written
 from tests.retrieval.test_vectors import use_groups
@@ -82,7 +82,6 @@ def test_the_judge_of_an_attempt_is_fitted_with_embeddings(tmp_path: Path, monke
         assert [weights[name] for name in ("similarity", "meaning")] == [20, 20]
     fit_judge(folder, vocabulary, table, True, held_out[: OTHERS // 2])
     assert Retrieval(folder, vocabulary).weights is None
-    index_by_meaning(folder, vocabulary, None)
     judge = Judge(table, vocabulary, Retrieval(folder, vocabulary), {**BY_MEANING, "question": 1.0})
     (found,) = judge.features([held_out[0][0]], [held_out[1][1]])
     question, reply = held_out[0][0], held_out[1][1]
@@ -115,8 +114,13 @@ def test_without_validation_the_least_score_keeps_most_right_answers(
             scores.append(WITHOUT_MODEL["similarity"] * best.similarity + WITHOUT_MODEL["shared"] * best.shared)
     assert len(scores) >= MIN_QUESTIONS
     assert fitted_to.min_score == pytest.approx(np.quantile(scores, 1 - ANSWERED_FRACTION))
+    use_groups(monkeypatch)
+    index_by_meaning(folder, retrieval._vocabulary, "e5")
+    fit_judge(folder, retrieval._vocabulary, Table(vocabulary=retrieval._vocabulary), False, [])
+    assert Retrieval(folder, retrieval._vocabulary).min_score != fitted_to.min_score
+    assert Retrieval(folder, retrieval._vocabulary, reads_meaning=False).min_score == fitted_to.min_score
     few = index_of(tmp_path / "few", PAIRS[:3], validated=False)
     fit_judge(tmp_path / "few", few._vocabulary, Table(vocabulary=few._vocabulary), False, [])
     assert Retrieval(tmp_path / "few", few._vocabulary).min_score is None
-    write_meaning(tmp_path / "few" / MEANING, "e5", few.texts(), few.key)
+    MeaningWriter(tmp_path / "few" / MEANING, "e5", few.texts(), few.key).write()
     assert Retrieval(tmp_path / "few", few._vocabulary).meaning is not None

