@@ -144,9 +144,10 @@ def test_removed_setting_of_an_earlier_version_is_left_out(work_dir: Path) -> No
     """Both where the attempt is resumed by its name, and by its file."""
     config = begin("old", rnn_size=64)
     removed = {"histograms": "all", "input_feeding": False, "sampled_softmax": 9}
-    config.write_text(json.dumps({**json.loads(config.read_text()), **removed}))
+    config.write_text(json.dumps({**json.loads(config.read_text()), **removed, "embeddings": None}))
     for flags in (["--attempt", "old"], ["--config", str(config)]):
-        assert train_settings(flags).model.rnn_size == 64
+        settings = train_settings(flags)
+        assert (settings.model.rnn_size, settings.run.embeddings) == (64, "auto")
     assert stored_settings(config).model.rnn_size == 64
 
 

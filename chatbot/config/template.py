@@ -135,7 +135,8 @@ def _entries(path: Path, text: str) -> Iterator[tuple[str, Any, int]]:
 
 def _parse_value(flag: Flag, value: Any, key: str) -> Any:
     """Parse the value of a setting. Error messages refer to the setting by `key`."""
-    if value in NULL and flag.default in (None, ()):
+    # In earlier versions, the default of --embeddings was null.
+    if value in NULL and (flag.default in (None, ()) or key == "embeddings"):
         return flag.default
     parsed = [_parse_item(flag, item, key) for item in (value if flag.many and isinstance(value, list) else [value])]
     return tuple(parsed) if flag.many else parsed[0]

@@ -12,17 +12,21 @@ from types import SimpleNamespace
 import pytest
 
 import chatbot
-from chatbot.attempts.files import CONFIG, DATA, DICTIONARY
+from chatbot.attempts.files import CONFIG, DATA, DICTIONARY, RETRIEVAL, VOCABULARY
 from chatbot.chat.loading import load_model
 from chatbot.commands import main
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.export import EXPORT, ExportSettings
+from chatbot.corpus.vocabulary import load_vocabulary
 from chatbot.errors import UserError
 from chatbot.export.exported import load_export
 from chatbot.export.manifest import MANIFEST, open_export, read_manifest, write_zip
 from chatbot.export.write import export
+from chatbot.retrieval.index import MEANING
+from chatbot.retrieval.indexing import index_by_meaning
 from tests.export.test_replies import run_python
 from tests.export.untrained import write_attempt
+from tests.retrieval.test_vectors import use_groups
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +181,22 @@ def test_dictionary_of_the_attempt_is_exported(folder: Path, tmp_path: Path) -> 
     found = load_export(tmp_path / "onnx").settings.corpus
     assert found.dictionary == str(tmp_path / "onnx" / DICTIONARY)
     assert Path(found.dictionary).read_text() == "吃了吗 9\n"
+
+
+@pytest.mark.usefixtures("_converted")
+def test_export_keeps_the_vectors_of_the_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unfinished vectors are left out."""
+    use_groups(monkeypatch)
+    attempt = write_attempt(tmp_path / "checkpoints" / "tiny", attention="none", retrieves=True)
+    vocabulary = load_vocabulary(attempt / VOCABULARY)
+    index_by_meaning(attempt / RETRIEVAL, vocabulary, "e5")
+    (attempt / RETRIEVAL / f"{MEANING}.part").mkdir()
+    export(ExportSettings("tiny", "onnx", zip="a.zip"), attempt, tmp_path / "a.zip")
+    exported = load_export(open_export(tmp_path / "a.zip")).retrieval
+    assert exported is not None
+    assert exported.meaning is not None
+    with zipfile.ZipFile(tmp_path / "a.zip") as file:
+        assert not [name for name in file.namelist() if ".part" in name]
 
 
 @pytest.mark.usefixtures("_converted")
