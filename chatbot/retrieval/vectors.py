@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chatbot.corpus.workers import progress_bar
+from chatbot.corpus.workers import cores, progress_bar
 from chatbot.durable import read_json, write_json
 from chatbot.errors import UserError
 from chatbot.retrieval.embeddings import FILES, PROBE, UnavailableError, Vectors, normalise, open_embeddings
@@ -161,13 +161,13 @@ class MeaningWriter:
         self.done = done if progress == self._description and (self._part / VECTORS).exists() else 0
 
     def seconds_left(self) -> float:
-        """Estimate the time to embed the remaining pairs from the time for a few of them."""
+        """Estimate the time to embed the remaining pairs on idle cores, from the CPU time for a few of them."""
         left = self.pairs - self.done
         sample = range(self.done, self.pairs, max(1, left // SAMPLE))
-        start = time.perf_counter()
+        start = time.process_time()
         for side in self._texts if left else ():
             self._model.embed([side[i] for i in sample])
-        return (time.perf_counter() - start) / max(1, len(sample)) * left
+        return (time.process_time() - start) / cores() / max(1, len(sample)) * left
 
     @property
     def megabytes(self) -> float:
