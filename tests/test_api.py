@@ -13,6 +13,7 @@ import tensorflow as tf
 import chatbot
 import chatbot.api
 from chatbot.errors import EXIT_INTERRUPTED
+from chatbot.inference.replier import Source
 from chatbot.inference.text_responder import TextResponder
 from tests.commands import python, run
 from tests.in_process import call
@@ -91,9 +92,9 @@ def test_turns_and_questions_are_lists_and_every_reply_takes_turns(
         bot.replies("你好")
     read: list[list[str]] = []
 
-    def source(self: TextResponder, text: str, history: tuple[str, ...]) -> list[int]:
+    def source(self: TextResponder, text: str, history: tuple[str, ...]) -> Source:
         read.append([*history, text])
-        return []
+        return Source([], [])
 
     monkeypatch.setattr(TextResponder, "source", source)
     _ = bot.reply("丙", ["甲", "乙"]), [*bot.stream("丙", ["甲", "乙"])], bot.n_best("丙", ["甲", "乙"])

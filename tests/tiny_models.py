@@ -24,6 +24,7 @@ from chatbot.decoding.ngrams import count_ngrams
 from chatbot.decoding.sampling import uniform_numbers
 from chatbot.decoding.search import new_search, search_arrays
 from chatbot.flags import compose
+from chatbot.inference.replier import Source
 from chatbot.inference.tensorflow_model import TensorFlowModel
 from chatbot.inference.text_responder import TextResponder
 from chatbot.model.copying import spelling_table
@@ -37,6 +38,11 @@ from tests.oracle import Array, Ids, NextId, Oracle, likelihood, normalised
 VOCABULARY = Vocabulary(["a", "b", "ab", "▁b", "你", "好", *BYTES])
 LENGTH = 6
 PADDED_LENGTH = 8  # of a question
+
+
+def sources_of(questions: Sequence[Ids], length: int = LENGTH) -> list[Source]:
+    """Return the questions that have these ids. length: of what the model reads."""
+    return [Source(ids[:length], ids) for ids in questions]
 
 
 class Table:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from chatbot.corpus.vocabulary import SPECIALS, PieceVocabulary, Vocabulary
 
-# Longer texts are cut before tokenisation, because the model only reads --max-length tokens.
+# Longer texts are cut before tokenisation, which limits its time. The model reads less: --max-length tokens.
 MAX_CHARACTERS = 2000
 # The label of EOS in attention tables.
 END = "<eos>"

@@ -11,7 +11,7 @@ import numpy as np
 from chatbot.config.decoding import DecodingSettings, one_sample
 from chatbot.corpus.vocabulary import BOS
 from chatbot.decoding.reply_text import MAX_CHARACTERS, Reply, ReplyText, cut_at_stop, filter_by_score
-from chatbot.inference.replier import Replier
+from chatbot.inference.replier import Replier, Source
 from chatbot.inference.request import FinishReason, Message, Piece, Question, Receive, Request, TokenLogProb
 from chatbot.inference.request_queue import RequestQueue
 from chatbot.inference.row_batch import PendingReply, RowBatch, token_log_prob
@@ -176,13 +176,14 @@ class StreamWorker:
         """Create the replies to a question. Return an empty list if it is already answered or cancelled."""
         try:
             if (source := _encode_question(self._responder, request)) is not None:
-                return self._responder.begin(request, source, request.question.decoding or self._responder.decoding)
+                decoding = request.question.decoding or self._responder.decoding
+                return self._responder.begin(request, source.ids, decoding)
         except Exception as error:  # An error must not affect the other questions.
             request.send(error)
         return []
 
 
-def _encode_question(responder: TextResponder, request: Request) -> list[int] | None:
+def _encode_question(responder: TextResponder, request: Request) -> Source | None:
     """Return the token ids of a question. If a rule has a fixed answer, send that answer and return None.
 
     Cancelled requests return None, too.
@@ -191,7 +192,7 @@ def _encode_question(responder: TextResponder, request: Request) -> list[int] | 
     if request.is_over:
         return None
     source = responder.source(question.text, question.history)
-    if (fixed := responder.fixed_reply(question.text, source, question.decoding)) is None:
+    if (fixed := responder.fixed_reply(question.text, source.ids, question.decoding)) is None:
         request.read = responder.read_part(question, source)
         return source
     request.unfinished = question.replies
@@ -254,7 +255,7 @@ class SearchWorker:
                 batch.advance()
 
     def _send_replies(
-        self, request: Request, source: Sequence[int], candidates: Sequence[Reply], replier: Replier
+        self, request: Request, source: Source, candidates: Sequence[Reply], replier: Replier
     ) -> list[PendingReply]:
         """Send the best replies that the search found. If there are too few, return replies that must still be sampled.
 
@@ -271,11 +272,11 @@ class SearchWorker:
             replies = [pick_alternative(replies, question.repeats)]
         best = replies[: question.n_best or question.replies]
         number = len(best) if question.n_best else question.replies
-        request.question_tokens = len(source)
+        request.question_tokens = len(source.ids)
         request.unfinished = number
         samples = list[PendingReply]()
         if replier.generates and min_score is None and len(best) < number:
-            samples = responder.begin(request, source, one_sample(decoding))[len(best) :]
+            samples = responder.begin(request, source.ids, one_sample(decoding))[len(best) :]
         best += [Reply(fallback, best[0].score)] * (number - len(best) - len(samples))
         for number, reply in enumerate(best):
             text = reply.text
@@ -288,9 +289,12 @@ class SearchWorker:
                 text = beginning.text
                 ids = beginning.ids
                 is_cut = True
-            tokens = self._token_log_probs(request, source, ids)
+            tokens = self._token_log_probs(request, source.ids, ids)
             reason: FinishReason = "length" if is_cut else "stop"
-            request.finish_reply(Piece(number, text, tokens, reason, reply.origin, reply.score), len(ids))
+            # A fallback of a model that must not generate replies only means that retrieval found none.
+            is_retrieved = bool(reply.origin.question) or not replier.generates
+            read = responder.read_part(question, source, True) if is_retrieved else request.read
+            request.finish_reply(Piece(number, text, tokens, reason, reply.origin, reply.score, read), len(ids))
         return samples
 
     def _token_log_probs(self, request: Request, source: Sequence[int], ids: Sequence[int]) -> tuple[TokenLogProb, ...]:

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,19 @@ BATCH = 64
 HYPOTHESES = 640
 # The number of questions per batch for retrieval. Their candidate replies fill about one scoring batch (`POSITIONS`).
 LOOKUP_BATCH = 12
+
+
+class Source(NamedTuple):
+    """A question as token ids.
+
+    Attributes:
+        ids: The ids that the model reads: the history and the question, cut to --max-length tokens. They are empty if
+            the question has no visible characters.
+        question: The ids of the whole question, without history, which retrieval looks up.
+    """
+
+    ids: Sequence[int]
+    question: Sequence[int]
 
 
 class Replier:
@@ -80,7 +94,7 @@ class Replier:
         self._retrieved = None
         if self.retrieval is not None and decoding.retrieved:
             judge = Judge(self.model, self._vocabulary, self.retrieval)
-            self._retrieved = RetrievedReplies(judge, self._vocabulary, self.retrieval, decoding)
+            self._retrieved = RetrievedReplies(judge, self.retrieval, decoding)
         self.generates = self._retrieved is None or self.retrieval is None or self.retrieval.is_validated
         if decoding.fallback != DecodingSettings.fallback and decoding.min_score is None and self.generates:
             raise UserError("--fallback: not used without --min-score; leave it out, or add --min-score")
@@ -108,15 +122,17 @@ class Replier:
         """Return the best reply to each question, or the fallback if no reply reaches the minimum score.
 
         Args:
-            questions: The non-empty id sequence of each question, without BOS and EOS.
+            questions: The non-empty id sequence of each question, without BOS and EOS. It can be longer than the model
+                reads.
         """
+        sources = [Source(ids[: self._max_length], question_of(ids, self._vocabulary)) for ids in questions]
         min_score = self.decoding.min_score
         fallback = self.decoding.fallback
-        return [filter_by_score(candidates, min_score, fallback)[0] for candidates in self.candidates(questions)]
+        return [filter_by_score(candidates, min_score, fallback)[0] for candidates in self.candidates(sources)]
 
     def candidates(
         self,
-        questions: IdRows,
+        sources: Sequence[Source],
         last_replies: Sequence[str] | None = None,
         seeds: Sequence[int] | None = None,
         is_wanted: IsWanted = lambda: True,
@@ -127,18 +143,19 @@ class Replier:
         retrieved reply has no candidates.
 
         Args:
-            questions: The non-empty id sequence of each question, without BOS and EOS.
+            sources: The questions, which must not be empty.
             last_replies: The chatbot's previous reply in each conversation, or an empty string. Retrieval does not
                 return this reply again. None if there are no previous replies.
             seeds: The random seed for each question, or None to use the seed of the settings.
             is_wanted: A callback that returns False to abort. The search then stops within a few tokens and the
                 candidate lists are empty.
         """
-        questions = [question[: self._max_length] for question in questions]
+        questions = [source.ids for source in sources]
         seeds = [self.decoding.seed] * len(questions) if seeds is None else seeds
         if self._retrieved is None:
             return self._generate(questions, seeds, is_wanted)
-        retrieved = self._retrieved.ranked(questions, last_replies or [""] * len(questions), is_wanted)
+        texts = [self._vocabulary.text(source.question) for source in sources]
+        retrieved = self._retrieved.ranked(questions, texts, last_replies or [""] * len(questions), is_wanted)
         if not self.generates:
             return retrieved
         unanswered = [number for number, replies in enumerate(retrieved) if not replies]
@@ -147,9 +164,11 @@ class Replier:
         generated = iter(self._generate(remaining, remaining_seeds, is_wanted))
         return [replies or next(generated) for replies in retrieved]
 
-    def origin(self, question: Sequence[int], reply: str) -> Origin:
+    def origin(self, source: Source, reply: str) -> Origin:
         """Return where a reply came from: a stored pair or the model. The question must not be empty."""
-        return Origin() if self._retrieved is None else self._retrieved.origin(question[: self._max_length], reply)
+        if self._retrieved is None:
+            return Origin()
+        return self._retrieved.origin(self._vocabulary.text(source.question), reply)
 
     def _generate(self, questions: IdRows, seeds: Sequence[int], is_wanted: IsWanted) -> list[list[Reply]]:
         """Return the distinct replies that the model generates for each question, best first."""

@@ -86,7 +86,7 @@ class Piece(NamedTuple):
     finish_reason: FinishReason | None = None
     origin: Origin = Origin()
     score: float | None = None  # score as in `Reply`; None if there was only one candidate
-    read: str = ""  # part of the question that fits into the model; empty if all of it fits
+    read: str = ""  # part of the question that was read for this reply; empty if all of it was read
 
 
 class Usage(NamedTuple):
@@ -111,7 +111,7 @@ class Request:
         receive: The callback that receives the messages.
         cancelled: An event that is set once no more messages are sent.
         question_tokens: The length of the question in tokens.
-        read: The part of the question that fits into the model, as in `Piece`.
+        read: The part of the question that the model reads, as in `Piece`.
         reply_tokens: The total length of the finished replies in tokens.
         unfinished: The number of unfinished replies.
     """
@@ -152,7 +152,7 @@ class Request:
             piece: The last piece of the reply.
             tokens: The length of the reply in tokens.
         """
-        self.send(piece._replace(read=self.read))
+        self.send(piece)
         self.reply_tokens += tokens
         self.unfinished -= 1
         if self.unfinished == 0:

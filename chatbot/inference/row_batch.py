@@ -124,7 +124,9 @@ class PendingReply:
             reason: FinishReason = "stop" if token == EOS or text.is_stopped else "length"
             # The reply excludes the tokens of the stop text.
             number = text.ids_before_stop() if text.is_stopped else len(text.ids)
-            self.request.finish_reply(Piece(self.number, text.rest(), self._new_tokens(number), reason), len(text.ids))
+            tokens = self._new_tokens(number)
+            last = Piece(self.number, text.rest(), tokens, reason, read=self.request.read)
+            self.request.finish_reply(last, len(text.ids))
             return True
         if question.streams and (piece := text.piece()):
             self.request.send(Piece(self.number, piece, self._new_tokens(len(text.ids))))

@@ -18,7 +18,7 @@ from chatbot.corpus.vocabulary import Vocabulary, question_of, source_of
 from chatbot.decoding.interface import Model
 from chatbot.decoding.reply_text import MAX_CHARACTERS, Origin, ReplyText, WordAttention, attention_by_word
 from chatbot.decoding.sampling import uniform_numbers
-from chatbot.inference.replier import Replier, for_attempt, reply_automaton
+from chatbot.inference.replier import Replier, Source, for_attempt, reply_automaton
 from chatbot.inference.request import Question, Request
 from chatbot.inference.row_batch import PendingReply, TokenSelector
 from chatbot.inference.rules import fixed_answer, read_rules
@@ -172,7 +172,7 @@ class TextResponder:
         if self.settings.model.attention == "none":
             return None
         ids = self.vocabulary.reply_ids(self._tokens(reply[:MAX_CHARACTERS]))[: self._max_length]
-        question = self.source(text, history)
+        question = self.source(text, history).ids
         (weights,) = self.model.attention([question], [ids])
         return attention_by_word(self.vocabulary, question, ids, weights)
 
@@ -180,23 +180,25 @@ class TextResponder:
         self, text: str, reply: str, history: Sequence[str] = (), decoding: DecodingSettings | None = None
     ) -> Origin:
         """Return where a reply came from: a training pair, a rated reply or the model."""
-        question = self.source(text, history)
-        return self.replier_for(decoding).origin(question, reply) if question else Origin()
+        source = self.source(text, history)
+        return self.replier_for(decoding).origin(source, reply) if source.ids else Origin()
 
-    def source(self, text: str, history: Sequence[str]) -> list[int]:
-        """Return the ids of a question and its history, or an empty list if the question has no visible characters.
+    def source(self, text: str, history: Sequence[str]) -> Source:
+        """Tokenise a question and its history.
 
         Earlier turns are included as long as they fit and have visible characters.
         """
-        turns = [self._question_ids(text)]
+        last_lines, question = self._question_ids(text)
+        turns = [last_lines]
         for turn in reversed(history[max(0, len(history) - self._turns) :]):
             if sum(map(len, turns)) >= self._max_length or not (ids := self.ids(turn)):
                 break  # The input is full, or this turn has no visible characters.
             turns.insert(0, ids)
-        return source_of(turns, self.vocabulary, self._max_length)[: self._max_length] if turns[-1] else []
+        ids = source_of(turns, self.vocabulary, self._max_length) if question else []
+        return Source(ids[: self._max_length], question)
 
-    def _question_ids(self, text: str) -> list[int]:
-        """Return the ids of a question. If it is too long, only the last lines that fit are kept, but at least one.
+    def _question_ids(self, text: str) -> tuple[list[int], list[int]]:
+        """Return the ids of the last lines of a question that fit into the model, but at least one, and of all lines.
 
         Each line is a message of the user. Blank lines are dropped. Doubling and bisection find the number of lines,
         because each attempt must tokenise the lines again.
@@ -211,24 +213,25 @@ class TextResponder:
         count = min(1, len(lines))
         while len(ids := ids_of_last(count)) <= self._max_length and count < len(lines):
             count = min(2 * count, len(lines))
+        all_ids = ids if count == len(lines) else ids_of_last(len(lines))
         if len(ids) <= self._max_length or count == 1:
-            return ids
+            return ids, all_ids
         first_too_long = bisect.bisect_right(range(count), self._max_length, lo=1, key=lambda n: len(ids_of_last(n)))
-        return ids_of_last(first_too_long - 1) or ids_of_last(first_too_long)
+        return ids_of_last(first_too_long - 1) or ids_of_last(first_too_long), all_ids
 
-    def read_part(self, question: Question, source: Sequence[int]) -> str:
-        """Return the part of a question that remains after it was cut to fit into the model.
+    def read_part(self, question: Question, source: Source, is_retrieved: bool = False) -> str:
+        """Return the part of a question that was read for a reply, or an empty string if all of it was read.
 
         Args:
             question: The question.
-            source: The ids of the question and its history after the cut.
-
-        Returns:
-            The remaining text, or an empty string if nothing was cut.
+            source: The ids of the question.
+            is_retrieved: Whether the reply was retrieved. Retrieval reads the question up to MAX_CHARACTERS, and the
+                model up to --max-length tokens.
         """
-        can_be_cut = question.is_cut or "\n" in question.text or len(source) >= self._max_length
-        ids = question_of(source, self.vocabulary) if can_be_cut else []
-        return self.vocabulary.text(ids) if question.is_cut or (can_be_cut and ids != self.ids(question.text)) else ""
+        is_whole = is_retrieved or source.ids[-len(source.question) :] == source.question
+        if is_whole and not question.is_cut and len(question.text) <= MAX_CHARACTERS:
+            return ""
+        return self.vocabulary.text(source.question if is_retrieved else question_of(source.ids, self.vocabulary))
 
     def ids(self, text: str) -> list[int]:
         """Clean and tokenise a text in the same way as the training pairs, and return its token ids."""

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 
 from chatbot.config.decoding import DecodingSettings
-from chatbot.corpus.vocabulary import Vocabulary, question_of
 from chatbot.decoding.interface import IdRows, IsWanted
 from chatbot.decoding.reply_text import Origin, Reply, cut_at_stop
 from chatbot.retrieval.index import Retrieval, Retrieved
@@ -50,29 +49,30 @@ class RetrievedReplies:
 
     Args:
         judge: The judge.
-        vocabulary: The vocabulary of the attempt.
         retrieval: The index of the training pairs.
         decoding: The decoding settings.
     """
 
-    def __init__(self, judge: Judge, vocabulary: Vocabulary, retrieval: Retrieval, decoding: DecodingSettings) -> None:
+    def __init__(self, judge: Judge, retrieval: Retrieval, decoding: DecodingSettings) -> None:
         self._judge = judge
-        self._vocabulary = vocabulary
         self._retrieval = retrieval
         self._decoding = decoding
 
-    def ranked(self, questions: IdRows, last_replies: Sequence[str], is_wanted: IsWanted) -> list[list[Reply]]:
+    def ranked(
+        self, questions: IdRows, texts: Sequence[str], last_replies: Sequence[str], is_wanted: IsWanted
+    ) -> list[list[Reply]]:
         """Return the retrieved replies to each question with their scores, best first.
 
         A question has no replies if it resembles no training question, or if no reply reaches the minimum score of the
         attempt.
 
         Args:
-            questions: The non-empty id sequence of each question.
+            questions: The ids of each question and its history that the model reads.
+            texts: The whole text of each question, which is looked up.
             last_replies: The chatbot's previous reply in each conversation, which is not returned again.
             is_wanted: A callback that returns False to abort. All results are then empty.
         """
-        all_candidates = zip(self._find_candidates(questions), last_replies, strict=True)
+        all_candidates = zip(self._find_candidates(texts), last_replies, strict=True)
         candidates = [_distinct_candidates(*pair) for pair in all_candidates]
         max_read = MAX_SCORED if self._judge.asks_model else None
         best = self._score(questions, [group[:max_read] for group in candidates], is_wanted)
@@ -113,14 +113,13 @@ class RetrievedReplies:
         ordered = sorted(candidates, key=lambda candidate: -self._retrieval.log_probability(candidate.reply.ids))
         return ordered[:MAX_COMMON]
 
-    def origin(self, question: Sequence[int], reply: str) -> Origin:
-        """Return the origin of a reply. It is empty if the reply cannot be retrieved for the question."""
-        (candidates,) = self._find_candidates([question])
+    def origin(self, text: str, reply: str) -> Origin:
+        """Return the origin of a reply. It is empty if the reply cannot be retrieved for the text of the question."""
+        (candidates,) = self._find_candidates([text])
         return next((candidate.reply.origin for candidate in candidates if candidate.reply.text == reply), Origin())
 
-    def _find_candidates(self, questions: IdRows) -> list[list[_Candidate]]:
+    def _find_candidates(self, texts: Sequence[str]) -> list[list[_Candidate]]:
         """Return the candidate replies to each question."""
-        texts = [self._vocabulary.text(question_of(question, self._vocabulary)) for question in questions]
         nearest = self._retrieval.nearest(texts, self._decoding.retrieved)
         return [self._candidates_for(*pair) for pair in zip(texts, nearest, strict=True)]
 

@@ -64,7 +64,7 @@ class Validator:
         self._data = data
         self._settings = settings
         self._chat_model = TensorFlowModel(model)
-        self._questions = [sample.ids[: settings.model.max_length] for sample in data.questions]
+        self._questions = [sample.ids for sample in data.questions]
         self._measured = [sample.ids for sample in data.measured]
         self._score = Scorer(model, self._copies)
         self._replier = Replier(TensorFlowModel(model, self._copies), data.vocabulary, settings.model)

@@ -11,7 +11,7 @@ from chatbot.decoding.processors import Prefix, no_repeat_ngram
 from chatbot.decoding.search import HYPOTHESIS_PARTS, new_search
 from tests.inference.messages import reply_of
 from tests.oracle import Ids
-from tests.tiny_models import LENGTH, VOCABULARY, Table
+from tests.tiny_models import LENGTH, VOCABULARY, Table, sources_of
 
 QUESTIONS = [[5], [6, 7, 8], [9, 9], [10, 5, 6, 7, 8, 9]]
 SAMPLING: dict[str, Any] = {"temperature": 1.4, "top_k": 6, "top_p": 0.8, "min_p": 0.1}
@@ -44,7 +44,7 @@ def drawn_settings(seed: int) -> DecodingSettings:
 
 def check(table: Table, decoding: DecodingSettings, questions: list[Ids], length: int = LENGTH) -> None:
     """Texts and scores of all candidates are those of the oracle."""
-    found = table.responder(decoding, length=length).replier.candidates(questions)
+    found = table.responder(decoding, length=length).replier.candidates(sources_of(questions, length))
     for question, replies in zip(questions, found, strict=True):
         expected = table.oracle(length).candidates(decoding, question)
         assert [reply.text for reply in replies] == [text for text, _ in expected], decoding
@@ -71,7 +71,7 @@ def test_replies_that_come_token_by_token_are_those_of_the_oracle() -> None:
             table = Table(seed)
             responder = table.responder(decoding)
             for text in ("a", "b你", "好好", "你a b好"):
-                ((expected, _),) = table.oracle().candidates(decoding, responder.source(text, ()))
+                ((expected, _),) = table.oracle().candidates(decoding, responder.source(text, ()).ids)
                 assert reply_of(responder, text) == expected, decoding
 
 

@@ -30,10 +30,10 @@ def test_questions_of_a_shop_are_found_in_other_words(tmp_path: Path) -> None:
     index_by_meaning(tmp_path / "index", vocabulary, "e5")
     retrieval, tokenise = Retrieval(tmp_path / "index", vocabulary), tokenizer()
     judge = Judge(Table(vocabulary=vocabulary), vocabulary, retrieval)
-    search = RetrievedReplies(judge, vocabulary, retrieval, DecodingSettings(retrieve="30"))
+    search = RetrievedReplies(judge, retrieval, DecodingSettings(retrieve="30"))
 
     def ranked(texts: list[str]) -> list[list[Reply]]:
-        return search.ranked([vocabulary.ids(tokenise(x)) for x in texts], [""] * len(texts), lambda: True)
+        return search.ranked([vocabulary.ids(tokenise(x)) for x in texts], texts, [""] * len(texts), lambda: True)
 
     phrasings = rows("phrasings.tsv")[::EVERY]
     replies = ranked([text for _, text in phrasings])

@@ -24,6 +24,7 @@ from chatbot.training.memory import loss_size
 from chatbot.training.selftest import CASES, STEPS, VOCABULARY, random_pairs
 from chatbot.training.update import open_update
 from tests.model.small_transformer import TRANSFORMER
+from tests.tiny_models import sources_of
 from tests.training.dense_gradients import dense_gradients
 
 Case = Callable[[Tower], dict[str, Any]]
@@ -89,7 +90,7 @@ def best_replies(changes: dict[str, Any], decoding: DecodingSettings, tower: Tow
     for weight in model.trainable_variables:
         weight.assign(4.0 * weight)  # so that replies differ
     replier = Replier(TensorFlowModel(model), REPLY_VOCABULARY, settings.model, decoding)
-    candidates = [reply for replies in replier.candidates(QUESTIONS) for reply in replies]
+    candidates = [reply for replies in replier.candidates(sources_of(QUESTIONS, 20)) for reply in replies]
     return {"texts": [reply.text for reply in candidates], "scores": np.array([reply.score for reply in candidates])}
 
 

@@ -17,6 +17,7 @@ from chatbot.training.devices.towers import Tower
 from tests.gpu import standin
 from tests.gpu.comparisons import ADAM, QUESTIONS, REPLY_VOCABULARY, new_model
 from tests.model.small_transformer import TRANSFORMER
+from tests.tiny_models import sources_of
 
 GPU = Tower("gpu_0", "/GPU:0", "stand-in", None)
 LENGTHS = 10, 40  # of all replies, in tokens
@@ -51,7 +52,7 @@ def all_counts() -> tuple[dict[str, list[standin.Counts]], dict[str, list[standi
 def whole_searches() -> dict[str, list[standin.Counts]]:
     """Return the counts of replies to QUESTIONS, for each search and length."""
     return {
-        name: _counts(lambda replier, _: lambda: replier.candidates(QUESTIONS), *settings)
+        name: _counts(lambda replier, length: lambda: replier.candidates(sources_of(QUESTIONS, length)), *settings)
         for name, settings in SEARCHES.items()
     }
 

@@ -8,6 +8,7 @@ import pytest
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
 from chatbot.inference.engine import MAX_JOIN_CHARACTERS, Engine, SearchWorker, StreamWorker
+from chatbot.inference.replier import Source
 from chatbot.inference.request import Piece, Question, Usage
 from chatbot.inference.request_queue import BusyError, RequestQueue
 from tests.inference.messages import Message, answer_of, asked, messages_of
@@ -27,7 +28,7 @@ def engine() -> Iterator[Engine]:
 
 
 def test_questions_of_many_threads(engine: Engine) -> None:
-    (best, _), *_ = TABLE.oracle().candidates(BEAMS, TABLE.responder(BEAMS).source("a", ()))
+    (best, _), *_ = TABLE.oracle().candidates(BEAMS, TABLE.responder(BEAMS).source("a", ()).ids)
     found: dict[tuple[str, DecodingSettings, int], str] = {}
 
     def ask(number: int) -> None:
@@ -74,7 +75,7 @@ def test_waiting_questions_are_bounded_and_answered_at_the_end(monkeypatch: pyte
     responder, reads, goes_on = TABLE.responder(GREEDY), threading.Event(), threading.Event()
     source = responder.source
 
-    def held(text: str, history: Sequence[str]) -> list[int]:
+    def held(text: str, history: Sequence[str]) -> Source:
         reads.set()
         assert goes_on.wait(240)
         return source(text, history)
@@ -140,7 +141,7 @@ def test_cancelled_questions_are_not_read(decoding: DecodingSettings, monkeypatc
     responder, read, waiting = TABLE.responder(decoding), [], RequestQueue(10)
     requests, source = [asked(Question(text), []) for text in ("a", "b")], responder.source
 
-    def reading(text: str, history: Sequence[str]) -> list[int]:
+    def reading(text: str, history: Sequence[str]) -> Source:
         read.append(text)
         requests[1].cancel()
         return source(text, history)

@@ -17,7 +17,7 @@ from chatbot.inference import replier as module
 from chatbot.inference.tensorflow_model import TensorFlowModel, replier_for
 from tests.inference.messages import reply_of
 from tests.oracle import likelihood
-from tests.tiny_models import ARCHITECTURES, LENGTH, Table, tiny
+from tests.tiny_models import ARCHITECTURES, LENGTH, Table, sources_of, tiny
 
 QUESTIONS = [[8] * 9, [9, 10, 5]]
 ALL_TOKENS: dict[str, Any] = {
@@ -47,13 +47,13 @@ def test_replies_of_each_architecture_are_those_of_the_oracle(architecture: str)
     """By the graph of a search in a batch and alone, which is traced once; token by token for single replies."""
     model, decoding = tiny(architecture), DecodingSettings(**SEARCHES[architecture])
     replier = replier_for(model.trained, decoding)
-    found = replier.candidates(QUESTIONS)
+    found = replier.candidates(sources_of(QUESTIONS))
     for question, replies in zip(QUESTIONS, found, strict=True):
         expected = model.oracle.candidates(decoding, question)
         assert [reply.text for reply in replies] == [text for text, _ in expected]
         scores = [reply.score for reply in replies]
         np.testing.assert_allclose(scores, [score for _, score in expected], rtol=1e-3, atol=1e-3)
-        assert [reply.text for reply in replier.candidates([question])[0]] == [text for text, _ in expected]
+        assert [reply.text for reply in replier.candidates(sources_of([question]))[0]] == [text for text, _ in expected]
     assert replier.search.graph.traces == 1  # type: ignore[attr-defined]
 
 
@@ -76,15 +76,15 @@ def test_beam_search_gathers_no_memory_and_no_keys() -> None:
 def test_many_questions_are_searched_in_batches_that_change_no_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does the number of candidates change the first of them, or a seed the replies by another one."""
     replier = Table().responder(DecodingSettings(candidates=2, length_penalty=0.0)).replier
-    whole = replier.candidates(QUESTIONS)
+    whole = replier.candidates(sources_of(QUESTIONS))
     monkeypatch.setattr(module, "BATCH", 2)
-    assert replier.candidates(QUESTIONS) == whole
+    assert replier.candidates(sources_of(QUESTIONS)) == whole
     assert replier.replies(QUESTIONS) == [replies[0].text for replies in whole]
     assert replier.replies([]) == []
-    many = Table().responder(DecodingSettings(candidates=5)).replier.candidates(QUESTIONS)
+    many = Table().responder(DecodingSettings(candidates=5)).replier.candidates(sources_of(QUESTIONS))
     assert all({x.text for x in few} <= {x.text for x in more} for few, more in zip(whole, many, strict=True))
     last, before = len(QUESTIONS) - 1, replier.decoding.seed
-    changed = replier.candidates(QUESTIONS, seeds=[before] * last + [before + 1])
+    changed = replier.candidates(sources_of(QUESTIONS), seeds=[before] * last + [before + 1])
     assert changed[:last] == whole[:last]
     assert changed[last] != whole[last]
     limits = {1: 64, 40: 16, 1000: 1}
@@ -105,7 +105,7 @@ def test_unwanted_search_ends_within_eight_ids(search: dict[str, Any]) -> None:
             asked.append(len(asked) < 2)
             return asked[-1]
 
-        assert replier.candidates(questions, is_wanted=is_wanted) == [[] for _ in questions]
+        assert replier.candidates(sources_of(questions), is_wanted=is_wanted) == [[] for _ in questions]
         assert asked == [True, True, False, False]  # after 8, 16 and 24 ids, and of all
 
 
@@ -140,7 +140,7 @@ def test_nan_weights_are_an_error(flags: dict[str, Any], check_interval: int) ->
     table.after[:] = np.nan
     responder = table.responder(DecodingSettings(**flags))
     with pytest.raises(UserError, match="the weights are not finite; train it again"):
-        responder.replier.candidates([[5]])
+        responder.replier.candidates(sources_of([[5]]))
     with pytest.raises(UserError, match="the weights are not finite; train it again"):
         reply_of(responder, "你")
 

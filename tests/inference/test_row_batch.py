@@ -68,7 +68,7 @@ RESPONDER = TABLE.responder(SAMPLED)
 
 @functools.cache
 def of_table(text: str, decoding: DecodingSettings) -> list[str]:
-    return expected_of(TABLE.oracle(), RESPONDER.source(text, ()), decoding, 3)
+    return expected_of(TABLE.oracle(), RESPONDER.source(text, ()).ids, decoding, 3)
 
 
 class Questions(RuleBasedStateMachine):
@@ -146,7 +146,7 @@ def test_questions_that_join_a_model_later_get_the_replies_of_the_oracle(archite
         joining = [*zip(wanted, messages, strict=True)][2 * step : 2 * step + 2]
         worker.step([asked(Question(text, decoding=decoding, replies=2), own) for (text, decoding), own in joining])
     for (text, decoding), own in zip(wanted, messages, strict=True):
-        assert Answer(own).texts == expected_of(model.oracle, responder.source(text, ()), decoding, 2)
+        assert Answer(own).texts == expected_of(model.oracle, responder.source(text, ()).ids, decoding, 2)
     assert reply_of(responder, QUESTIONS[-1]) == Answer(messages[-1]).texts[0]
     assert [graph.experimental_get_tracing_count() for graph in rows_of(architecture).graphs] == [1] * 4
 
@@ -172,7 +172,7 @@ def test_log_probabilities_are_those_of_the_model_before_the_settings() -> None:
     text = "你龘 b"
     spelled = "".join(token_text(VOCABULARY, i) for i in VOCABULARY.ids(RESPONDER._tokens(text)))
     assert spelled.encode(errors="surrogateescape").decode() == text  # each byte is a token with its own byte
-    answer, source = answer_of(RESPONDER, question), RESPONDER.source("好b", ())
+    answer, source = answer_of(RESPONDER, question), RESPONDER.source("好b", ()).ids
     ids, _ = TABLE.oracle().hypotheses(decoding, source)[0]
     for place, token in enumerate(answer.tokens[0]):
         log_probs = TABLE.oracle().distribution(source, ids[:place])

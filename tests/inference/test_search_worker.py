@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from chatbot.config.decoding import DecodingSettings, one_sample
-from chatbot.decoding.reply_text import Origin, Reply
+from chatbot.decoding.reply_text import MAX_CHARACTERS, Origin, Reply
 from chatbot.inference.engine import SearchWorker
-from chatbot.inference.replier import Replier
+from chatbot.inference.replier import Replier, Source
 from chatbot.inference.request import Question, Usage
 from chatbot.inference.request_queue import RequestQueue
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
 from tests.inference.messages import Answer, answer_of, answers_of, asked
-from tests.tiny_models import LENGTH, VOCABULARY, Table
+from tests.tiny_models import LENGTH, VOCABULARY, Table, sources_of
 
 BEAMS = DecodingSettings(beam_size=4)
 TABLE = Table()
@@ -30,8 +30,8 @@ def answer_with(question: Question, *replies: Reply, responder: TextResponder = 
 
 def test_best_replies_are_given_in_their_order() -> None:
     """With the log-probabilities of their tokens. Further ones are the samples of these numbers, by the seed."""
-    source = RESPONDER.source("ab", ())
-    found = RESPONDER.replier.candidates([source])[0]
+    source = RESPONDER.source("ab", ()).ids
+    found = RESPONDER.replier.candidates(sources_of([source]))[0]
     expected = [text for text, _ in TABLE.oracle().candidates(BEAMS, source)]
     assert len(expected) > 2
     samples = answer_of(RESPONDER, Question("ab", replies=9, seed=7, decoding=one_sample(BEAMS), top_log_probs=0))
@@ -97,7 +97,7 @@ def test_stop_texts_of_a_question_end_what_was_found() -> None:
     replies = [Reply(text, score, VOCABULARY.ids(text)) for score, text in enumerate(("好你", "你b好", "你"))]
     answer = answer_with(Question("a", stop=("好",), replies=2), *replies)
     assert answer.texts == ["你b", "你"]  # no empty one
-    assert answer.usage == Usage(len(RESPONDER.source("a", ())), 3)
+    assert answer.usage == Usage(len(RESPONDER.source("a", ()).ids), 3)
     assert answer_with(Question("a", stop=("好",)), replies[0]).texts == [""]
 
 
@@ -123,13 +123,28 @@ def test_the_part_of_a_question_that_was_read_is_reported() -> None:
         assert answer_of(RESPONDER, Question("你好", is_cut=True, decoding=decoding)).read == ["你好"]
 
 
+@pytest.mark.parametrize("generates", [True, False])
+def test_retrieval_reads_more_of_a_question_than_the_model(generates: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it finds nothing and the model must not reply. Samples, which are added, are of the model."""
+    monkeypatch.setattr(RESPONDER.replier, "generates", generates)
+    longest = "b" * LENGTH
+    retrieved = Reply("好", 1.0, [10], Origin("a"))
+    of_model = longest if generates else ""
+    assert answer_with(Question(f"{longest}\n你好", replies=2), retrieved).read == ["", "你好" if generates else ""]
+    assert answer_with(Question(longest * 2), Reply("好", 1.0, [10])).read == [of_model]
+    assert answer_with(Question(longest * 2, is_cut=True), retrieved).read == [longest * 2]
+    most = "b" * MAX_CHARACTERS
+    assert answer_with(Question(most), retrieved).read == [""]
+    assert answer_with(Question(f"{most}b"), retrieved).read == [most]
+
+
 def test_searches_of_requests_beside_the_own_one() -> None:
     """They share a graph where they differ in what is looked up alone; the settings of the attempt hold for them."""
     other, single = DecodingSettings(beam_size=2, length_penalty=0.0), DecodingSettings(beam_size=1)
     oracle, texts = TABLE.oracle(), ["ab", "好"]
     for own in (RESPONDER, TABLE.responder(single)):
         questions = [Question(text, decoding=decoding) for decoding in (BEAMS, other) for text in texts]
-        expected = [oracle.candidates(q.decoding or BEAMS, own.source(q.text, ()))[0][0] for q in questions]
+        expected = [oracle.candidates(q.decoding or BEAMS, own.source(q.text, ()).ids)[0][0] for q in questions]
         assert [Answer(found).texts for found in answers_of(own, *questions)] == [[text] for text in expected]
     replier_for = RESPONDER.replier_for
     assert replier_for(other).search is replier_for(other).search
@@ -145,7 +160,7 @@ def test_waiting_questions_are_searched_together_and_fail_alone(
 ) -> None:
     sizes, failing = [], RESPONDER.source("b", ())
 
-    def candidates(self: Replier, questions: list[list[int]], *last_replies: Any, **others: Any) -> object:
+    def candidates(self: Replier, questions: list[Source], *last_replies: Any, **others: Any) -> object:
         sizes.append(len(questions))
         if failing in questions:
             raise MemoryError("no memory")
@@ -157,7 +172,7 @@ def test_waiting_questions_are_searched_together_and_fail_alone(
     found = answers_of(RESPONDER, *map(Question, ["a", "好", "你b", ""]))
     assert sizes == [2, 3]
     assert [type(message) for own in failed for message in own] == [MemoryError] * 2
-    expected = [TABLE.oracle().candidates(BEAMS, RESPONDER.source(text, ()))[0][0] for text in ("a", "好", "你b")]
+    expected = [TABLE.oracle().candidates(BEAMS, RESPONDER.source(text, ()).ids)[0][0] for text in ("a", "好", "你b")]
     assert [Answer(own).texts for own in found] == [[text] for text in [*expected, EMPTY_QUESTION_REPLY]]
 
 

@@ -18,10 +18,11 @@ from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import BOS, BYTES, MARKS, Vocabulary
 from chatbot.decoding.reply_text import END, MAX_CHARACTERS, attention_by_word, words
 from chatbot.flags import compose, replace
+from chatbot.inference.request import Question
 from chatbot.inference.tensorflow_model import TensorFlowModel
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
 from chatbot.training.new_model import build_model
-from tests.inference.messages import EMPTY, UNUSUAL, replies_of, reply_of
+from tests.inference.messages import EMPTY, UNUSUAL, answer_of, replies_of, reply_of
 from tests.tiny_models import VOCABULARY, Table, responder_of, tiny
 
 SETTINGS = compose(Settings, rnn_size=8, embedding_size=6, max_length=6)
@@ -94,13 +95,13 @@ def test_lines_that_are_read_are_those_of_the_slow_twin(tokenizer: str, text: st
     responder = table_responder(tokenizer)
     expected = ids_line_by_line(responder, text)
     with counted(responder) as work:
-        assert responder.source(text, ()) == expected
+        assert responder.source(text, ()).ids == expected
     assert len(work) <= 2 * math.log2(2 + text.count("\n")) + 4
 
 
 def test_the_end_of_a_text_is_read_where_all_of_it_would_fit() -> None:
     assert (
-        Table().responder(DecodingSettings(), length=5000).source("你\n" * 1500 + "好", ())[-1]
+        Table().responder(DecodingSettings(), length=5000).source("你\n" * 1500 + "好", ()).ids[-1]
         == VOCABULARY.id_of["好"]
     )
 
@@ -109,12 +110,21 @@ def test_the_end_of_a_text_is_read_where_all_of_it_would_fit() -> None:
     "text", ["你" * 2000, "\n" * 2000, "\n" * 1998 + "你好", "你好" + "\n" * 1998, "你\n" * 1000, "吗\n" * 99_000]
 )
 def test_tokenisation_is_bounded(text: str) -> None:
-    """Bots pass a text on as it is. Turns that do not fit are not tokenised."""
+    """Bots pass a text on as it is. Turns that do not fit are not tokenised. Of several lines, all are looked up."""
     responder = Table().responder(DecodingSettings(), length=50, history=3)
     for history, most in (((), 1), (("你" * 5000,) * 3, 2)):
         with counted(responder) as work:
             responder.source(text, history)
-        assert sum(work) <= most * MAX_CHARACTERS
+        assert sum(work) <= (most + ("\n" in text.strip())) * MAX_CHARACTERS
+
+
+@pytest.mark.parametrize("text", ["你好", "你好" * LENGTH])
+def test_a_line_is_tokenised_once(text: str) -> None:
+    """Also to look all of it up, and to tell what the model has read of it."""
+    responder = Table().responder(DecodingSettings(beam_size=1), length=LENGTH)
+    with counted(responder) as work:
+        assert answer_of(responder, Question(text)).read == ["" if len(text) <= LENGTH else text[:LENGTH]]
+    assert work == [len(text)]
 
 
 @pytest.mark.parametrize(
@@ -137,11 +147,11 @@ def test_last_turns_are_read_with_the_question(trained: Trained, history: list[s
     responder = responder_of(
         dataclasses.replace(trained, settings=settings, vocabulary=vocabulary), DecodingSettings(beam_size=1)
     )
-    tokens = vocabulary.tokens_of(responder.source("你好", history))
+    tokens = vocabulary.tokens_of(responder.source("你好", history).ids)
     assert "".join({MARKS[0]: "<", MARKS[1]: ">"}.get(token, token) for token in tokens) == source
-    assert responder.source(" ", ["好"]) == []
+    assert responder.source(" ", ["好"]).ids == []
     without = responder_of(trained, DecodingSettings(beam_size=1))
-    assert without.source("你好", history) == without.ids("你好")
+    assert without.source("你好", history).ids == without.ids("你好")
 
 
 QUESTIONS, REPLIES = [[5, 6, 7], [8], [9, 9, 5, 6, 7]], [[6], [7, 8, 9, 5], []]

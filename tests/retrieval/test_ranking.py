@@ -16,7 +16,7 @@ from chatbot.retrieval.judge import BY_CHARACTERS, PLAUSIBLE_SCORE, WITHOUT_MODE
 from chatbot.retrieval.ranking import MAX_COMMON, MAX_SCORED
 from tests.inference.messages import answers_of, best_of, replies_of, reply_of
 from tests.oracle import likelihood
-from tests.tiny_models import Table
+from tests.tiny_models import LENGTH, Table, sources_of
 
 VOCABULARY = Vocabulary(["你好", "你", "好", "吗", "天", *BYTES])
 OFFERS = [([7], 0.9, 0.1), ([6, 8], 0.4, 0.5), ([7, 9, 7], 0.3, 0.2)]
@@ -32,9 +32,11 @@ class FakeRetrieval:
         # A similarity of 1 is of the very question.
         pairs = [Pair("你好天" if x == 1 else f"question {ids}", VOCABULARY.text(ids), ids) for ids, x, _ in offers]
         self._offers = [Retrieved(pair, a, 0.0, b, 0.0, 0.0) for pair, (_, a, b) in zip(pairs, offers, strict=True)]
+        self.looked_up = list[str]()
         vars(self).update(changes)
 
     def nearest(self, questions: list[str], number: int) -> list[list[Retrieved]]:
+        self.looked_up += questions
         return [self._offers[:number] if "你" in question else [] for question in questions]
 
     def log_probability(self, reply: list[int]) -> float:
@@ -57,7 +59,7 @@ def ranked(one: TextResponder, text: str = "你好天") -> list[Reply]:
 def test_replies_are_ranked_by_model_and_similarity(changed: dict[str, float]) -> None:
     weights = {**BY_CHARACTERS, **changed}
     one = responder(*OFFERS, weights=weights if changed else None)
-    question = one.source("你好天", ())
+    question = one.source("你好天", ()).ids
     expected = {}
     for ids, similarity, shared in OFFERS:
         of_reply = weights["log_probability"] * likelihood(TABLE.next_id, question, ids)
@@ -71,6 +73,23 @@ def test_replies_are_ranked_by_model_and_similarity(changed: dict[str, float]) -
     assert replies[0].origin == Origin(f"question {replies[0].ids}")
     assert one.origin("你好天", replies[1].text) == replies[1].origin
     assert one.origin("你好天", "别的") == Origin()
+
+
+@pytest.mark.parametrize("history", [0, 2])
+@pytest.mark.parametrize("text", ["你好天" * LENGTH, "你\n" * LENGTH + "好天吗", "你\n" + "好天吗" * LENGTH, "你好"])
+def test_a_question_is_looked_up_whole(text: str, history: int) -> None:
+    """Of the same question, the model reads the beginning or the last lines. Evaluation has ids alone."""
+    vocabulary = Vocabulary([*VOCABULARY.id_of, *MARKS, *BYTES]) if history else VOCABULARY
+    retrieval = FakeRetrieval(*OFFERS)
+    one = Table(vocabulary=vocabulary).responder(RETRIEVE, retrieval, history=history)
+    turns = ["好"] * history
+    source = one.source(text, turns)
+    (reply,) = best_of(one, text, history=turns)
+    assert len(source.ids) <= LENGTH
+    assert one.origin(text, reply.text, turns) == reply.origin
+    of_history = [vocabulary.first_mark, *source.question] if history else source.question
+    assert one.replier.replies([of_history])
+    assert {*retrieval.looked_up} == {text.replace("\n", " ")}
 
 
 @pytest.mark.parametrize(
@@ -108,7 +127,7 @@ def test_without_a_plausible_reply_the_most_probable_one_is_chosen() -> None:
     """By the constants; fitted weights choose the best score."""
     offers = ([7, 9, 7], 0.2, 0.0), ([7], 0.05, 0.0), ([6, 8], 0.1, 0.1), ([8, 8], 0.3, 0.0), ([9], 0.0, 0.0)
     one = responder(*offers)
-    question = one.source("你好天", ())
+    question = one.source("你好天", ()).ids
     replies = ranked(one)
     assert all(reply.score < PLAUSIBLE_SCORE for reply in replies)
     values = [likelihood(TABLE.next_id, question, reply.ids) for reply in replies]
@@ -154,7 +173,7 @@ def test_unused_fallback_is_refused() -> None:
 def test_unwanted_replies_are_not_returned() -> None:
     one = responder(*OFFERS)
     while_nothing_is_computed = iter([True])
-    assert one.replier.candidates([[6]], is_wanted=lambda: next(while_nothing_is_computed, False)) == [[]]
+    assert one.replier.candidates(sources_of([[6]]), is_wanted=lambda: next(while_nothing_is_computed, False)) == [[]]
 
 
 def test_other_questions_are_answered_by_the_search() -> None:

@@ -23,7 +23,7 @@ from chatbot.corpus.selection import Selection
 from chatbot.decoding.reply_text import Reply
 from chatbot.errors import UserError
 from chatbot.evaluation.evaluate import Evaluation, evaluate
-from chatbot.inference.replier import Replier
+from chatbot.inference.replier import Replier, Source
 from chatbot.training.data import prepare
 from chatbot.training.loop import final_replies, train
 from chatbot.training.reporting.terminal import question_line
@@ -58,8 +58,8 @@ def test_attempt_keeps_its_history(trained: Trained) -> None:
 def test_evaluation_and_chat_read_the_same_sources(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     sources: list[list[int]] = []
 
-    def recorded(replier: Replier, questions: Sequence[Sequence[int]], *others: Any, **named: Any) -> list[list[Reply]]:
-        sources.extend(map(list, questions))
+    def recorded(replier: Replier, questions: Sequence[Source], *others: Any, **named: Any) -> list[list[Reply]]:
+        sources.extend([*source.ids] for source in questions)
         return candidates(replier, questions, *others, **named)
 
     candidates = Replier.candidates

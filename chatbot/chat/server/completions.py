@@ -156,7 +156,7 @@ class Completion:
         - looked_up: Whether the reply was retrieved instead of generated.
         - question: For a retrieved reply, the question that it answers in the training data. None if the question is a
           private message of another user.
-        - read: The part of the question that the model read; None if the model read the entire question.
+        - read: The part of the question that was read for the reply; None if the entire question was read.
         """
         origin = piece.origin
         details = {

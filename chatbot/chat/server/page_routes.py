@@ -186,7 +186,7 @@ def _compute_attention(
       has no attention.
     """
     attention = None
-    if responder.source(question, history):
+    if responder.source(question, history).ids:
         origin = origin or responder.origin(question, reply, history)
         attention = responder.attention(question, reply, history)
     origin = origin or Origin()

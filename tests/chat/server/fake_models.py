@@ -13,6 +13,7 @@ from chatbot.chat.loading import LoadedModel, ModelCard, checkpoint_version
 from chatbot.chat.server.models import Models, Open
 from chatbot.config.decoding import DecodingSettings
 from chatbot.decoding.reply_text import END, Origin, WordAttention
+from chatbot.inference.replier import Source
 from chatbot.inference.request import Message, Piece, Question, Receive, Request, TokenLogProb, Usage
 from chatbot.inference.request_queue import BusyError
 from chatbot.inference.text_responder import TextResponder
@@ -94,9 +95,9 @@ class FakeResponder:
         self.decoding = decoding
         self.retrieval = retrieval
 
-    def source(self, text: str, history: Sequence[str]) -> list[int]:
+    def source(self, text: str, history: Sequence[str]) -> Source:
         """Return ids for a text."""
-        return [*range(len(text))]
+        return Source(range(len(text)), range(len(text)))
 
     def origin(self, text: str, reply: str, history: Sequence[str] = ()) -> Origin:
         """Return a training question for replies with an x."""

@@ -21,7 +21,7 @@ from chatbot.decoding.reply_text import Origin, Reply
 from chatbot.errors import UserError, exit_code_of
 from chatbot.flags import compose
 from chatbot.inference.engine import Engine
-from chatbot.inference.replier import Replier, reply_automaton
+from chatbot.inference.replier import Replier, Source, reply_automaton
 from chatbot.inference.request import Request
 from chatbot.inference.row_batch import PendingReply
 from chatbot.inference.text_responder import TextResponder
@@ -51,18 +51,18 @@ class FakeReplier:
 
     def candidates(
         self,
-        questions: Sequence[Sequence[int]],
+        sources: Sequence[Source],
         last_replies: Sequence[str],
         seeds: Sequence[int],
         is_wanted: IsWanted = lambda: True,
     ) -> list[list[Reply]]:
-        asked = zip(questions, seeds, strict=True)
+        asked = zip((source.ids for source in sources), seeds, strict=True)
         found = [[*map(self._reply, self._names(ids, seed), np.arange(0.5, 100))] for ids, seed in asked]
         if not self.decoding.retrieved:
             return found
         return [[x for x in replies if x.text != last] for replies, last in zip(found, last_replies, strict=True)]
 
-    def origin(self, question: Sequence[int], reply: str) -> Origin:
+    def origin(self, source: Source, reply: str) -> Origin:
         return self.looked_up
 
     def ids_before_stop(self, reply: Reply, stops: Sequence[str]) -> Sequence[int]:
@@ -116,7 +116,7 @@ class FakeResponder(TextResponder):
 
     def begin(self, request: Request, source: Sequence[int], decoding: DecodingSettings) -> list[PendingReply]:
         seed = decoding.seed if request.question.seed is None else request.question.seed
-        ((reply,),) = FakeReplier(decoding, self.vocabulary).candidates([source], [""], [seed])
+        ((reply,),) = FakeReplier(decoding, self.vocabulary).candidates([Source(source, source)], [""], [seed])
         ids = self.vocabulary.ids(list(reply.text.replace(" ", SPACE)))
         return [dataclasses.replace(one, source=ids) for one in super().begin(request, source, decoding)]
 
