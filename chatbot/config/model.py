@@ -21,7 +21,7 @@ class ModelSettings(Flags, fixed=True):
 
     max_length: int = setting(
         50,
-        "maximum number of tokens in a question and in a reply; longer pairs are dropped",
+        "maximum number of tokens in a question and in a reply; longer pairs are not learned",
         group="data",
         minimum=2,
         maximum=10_000,

@@ -64,7 +64,7 @@ def write_retrieval(
         description["validated"] = False
     if _is_written(folder, {**description, "validated": validated}):
         return
-    cached = cache / f"retrieval-{key_of(**description)}"
+    cached = cache / f"retrieval-{key_of(**description, pairs=sum(map(len, shards)))}"
     with make_once(cached) as part:
         if part:
             _write_index(part, shards, vocabulary, max_pairs, description)
@@ -115,7 +115,7 @@ def _write_index(
     counts = np.bincount(arrays[REPLIES], minlength=len(vocabulary)) + 1.0  # Adding 1 avoids zero probabilities.
     counts[EOS] += len(sides)
     arrays[TOKENS] = np.log(counts / counts.sum()).astype(np.float32)
-    arrays[LENGTHS] = np.array([[len(question), len(reply)] for question, reply in sides], np.uint16)
+    arrays[LENGTHS] = np.array([[len(question), len(reply)] for question, reply in sides], np.uint32)
     for name, array in arrays.items():
         np.save(folder / f"{name}.npy", array)
     write_json(folder / DESCRIPTION, {**description, "mean_length": index.mean_length})

@@ -107,7 +107,7 @@ class RatedRetrieval(Retrieval):
         """Count ratings, and index the pairs that are now decided."""
         changed: list[_Key] = []
         for question, reply, rating, written_to, client in ratings:
-            rated_question = self._vocabulary.text(self._vocabulary.ids(self._tokens_of(question))[: self._max_length])
+            rated_question = self._vocabulary.text(self._vocabulary.ids(self._tokens_of(question)))
             for text in filter(None, (written_to, rated_question)):
                 votes = self._votes.setdefault((text, reply), {})
                 is_new = text == rated_question or rating == "bad" or votes.get(client) == "good"
@@ -138,7 +138,8 @@ class RatedRetrieval(Retrieval):
         rating: Rating = "good" if margin > 0 else "bad"
         ids = self._vocabulary.reply_ids(self._tokens_of(reply)) if rating == "good" else []
         is_elsewhere = self.is_validated and any(mark in reply for mark in ELSEWHERE)
-        is_usable = 0 < len(ids) <= self._max_length and not is_elsewhere
+        is_too_long = self.is_validated and len(ids) > self._max_length  # The model judges only what it can read.
+        is_usable = ids and not is_too_long and not is_elsewhere
         return Pair(question, reply, ids, rating) if rating == "bad" or is_usable else None
 
     def _tokens_of(self, text: str) -> list[str]:

@@ -100,7 +100,7 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
     pairs = corpus.shards.lengths.pairs
     if validation:
         _print_validation(settings, validation)
-    _print_training(settings, corpus)
+    _print_training(settings, corpus, _is_decisive(validation))
     if not resumed:
         chosen |= choose_preset(settings, pairs, validation is not None)
         settings = replace(settings, **chosen)
@@ -239,7 +239,7 @@ def _print_validation(settings: Settings, validation: Corpus) -> None:
         )
 
 
-def _print_training(settings: Settings, corpus: Corpus) -> None:
+def _print_training(settings: Settings, corpus: Corpus, validated: bool) -> None:
     """Print a summary of the training pairs with skipped files, dropped pairs and a few samples."""
     if names := excluded_test_parts(settings.corpus):
         print(f"Not used for training: {', '.join(names)}.")
@@ -253,7 +253,8 @@ def _print_training(settings: Settings, corpus: Corpus) -> None:
     _print_reports(corpus.reports)
     if pairs < corpus.pairs:
         max_length = settings.model.max_length
-        print(f"  left out: pairs longer than --max-length {max_length} tokens: {corpus.pairs - pairs:,}")
+        use = "left out" if validated or not settings.run.retrieve_pairs else "not learned, but looked up"
+        print(f"  {use}: pairs longer than --max-length {max_length} tokens: {corpus.pairs - pairs:,}")
     for pair in corpus.shards.spread(SAMPLES):
         question, reply = (" ".join(corpus.vocabulary.tokens_of(side)) for side in pair)
         print(visible(f"  {question} -> {reply}"))

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import sys
 import time
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager
@@ -316,10 +317,11 @@ def write_files(run: Run) -> None:
     assert run.checkpoints.write_attempt is not None, "set by build_run"
     run.checkpoints.write_attempt()
     if settings.run.retrieve_pairs:
-        one_direction = dataclasses.replace(data.training, both_directions=False)
+        # Without validation, replies are only looked up, so pairs that are too long for the model are kept, too.
+        max_length = data.training.max_length if data.validation_decides else sys.maxsize
         write_retrieval(
             settings.run.directory / RETRIEVAL,
-            one_direction,
+            dataclasses.replace(data.training, both_directions=False, max_length=max_length),
             data.vocabulary,
             data.description["fingerprint"],
             settings.run.retrieve_pairs,

@@ -1,11 +1,13 @@
 """The index of training pairs: similarity of texts against a slow twin, what is looked up, and damaged folders."""
 
+import dataclasses
 import errno
 import itertools
 import json
 import math
 import os
 import shutil
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
@@ -210,6 +212,16 @@ def test_question_of_a_pair_with_history_is_its_last_turn(tmp_path: Path) -> Non
     asked = {x.pair.question for x in retrieval.nearest(["你好"], 9)[0]}
     sources = [part.sources.row(i).tolist() for part in corpus.shards for i in range(len(part))]
     assert asked == {corpus.vocabulary.text(question_of(source, corpus.vocabulary)) for source in sources}
+
+
+def test_indexes_of_shorter_pairs_have_caches_of_their_own(tmp_path: Path) -> None:
+    corpus = encoded_corpus(settings(tmp_path, [*PAIRS, ("长" * 70_000, "答")], validation="none", tokenizer="char"))
+    for name, max_length in (("short", 50), ("all", sys.maxsize)):
+        shards = dataclasses.replace(corpus.shards, max_length=max_length)
+        write_retrieval(tmp_path / name, shards, corpus.vocabulary, corpus.fingerprint, 99, tmp_path / "cache")
+    short, whole = (Retrieval(tmp_path / name, corpus.vocabulary) for name in ("short", "all"))
+    assert (len(short), len(whole)) == (len(PAIRS), len(PAIRS) + 1)
+    assert "长" * 70_000 in whole.texts()[0]
 
 
 # Few characters, so that texts share them, with a space, which does not count, and one outside the first plane.

@@ -25,8 +25,8 @@ SETTINGS = compose(Settings, max_length=50)
 class Rated:
     """The retrieval of an index, and its file of ratings."""
 
-    def __init__(self, folder: Path) -> None:
-        self.vocabulary = written(folder / "index")
+    def __init__(self, folder: Path, validated: bool = True) -> None:
+        self.vocabulary = written(folder / "index", validated=validated)
         self.path = folder / "ratings.jsonl"
         self.retrieval = RatedRetrieval(folder / "index", self.vocabulary, SETTINGS, self.path, "weibo")
 
@@ -95,6 +95,13 @@ def test_a_reply_rated_good_is_looked_up(rated: Rated) -> None:
     like = next(x for x in rated.replies(QUESTION).values() if x.pair.question == LIKE and not x.pair.rating)
     assert found.similarity == pytest.approx(like.similarity)
     assert "可能吧" not in rated.replies("晚安")
+
+
+def test_long_questions_and_answers_are_rated_whole_without_validation(tmp_path: Path) -> None:
+    """A validated model must be able to read the reply; see test_other_ratings_change_nothing."""
+    rated, question, reply = Rated(tmp_path, validated=False), f"{'问' * 60}题", "很" * 99
+    rated.rate("good", question, reply, "")
+    assert rated.replies(question)[reply].pair.question == question
 
 
 @pytest.mark.parametrize("given", [("good", "bad"), ("bad", "good"), ("bad", "good", "bad", "good")])

@@ -8,14 +8,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 
 import chatbot
 from chatbot.attempts.trained import Trained, load_trained
 from chatbot.chat.loading import load_model
+from chatbot.chat.server.app import create_app
+from chatbot.chat.server.models import Models
 from chatbot.commands import run
 from chatbot.config.chat import ChatSettings
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.decoding import DecodingSettings
+from chatbot.config.export import ExportSettings
 from chatbot.corpus.dataset import encode
 from chatbot.corpus.files import corpus_files
 from chatbot.corpus.reading.sources import find_sources
@@ -23,12 +27,13 @@ from chatbot.corpus.selection import Selection
 from chatbot.decoding.reply_text import Reply
 from chatbot.errors import UserError
 from chatbot.evaluation.evaluate import Evaluation, evaluate
+from chatbot.export.write import export
 from chatbot.inference.replier import Replier, Source
 from chatbot.training.data import prepare
 from chatbot.training.loop import final_replies, train
 from chatbot.training.reporting.terminal import question_line
 from chatbot.training.result import TIME_UP
-from tests.chat.terminal.typed import Line, typed
+from tests.chat.terminal.typed import Line, piped, typed
 from tests.inference.messages import best_of, replies_of, reply_of
 from tests.retrieval.test_vectors import use_groups
 from tests.tiny_models import responder_of
@@ -94,12 +99,16 @@ def test_run_with_validation_keeps_its_pairs_for_the_chat(held_out: Path, capsys
     Ratings change the next reply in the terminal, where /why names the pair that a rating has taken away; the Python
     API reads no ratings.
     """
-    pairs = trained_with_pairs(held_out, both_directions="on")
+    with Path("pairs.tsv").open("a") as file:
+        file.write(f"{'长' * 60}\t久\n")  # which the model cannot judge
+    *pairs, _ = trained_with_pairs(held_out, both_directions="on", tokenizer="char")
     directory, question = Path("checkpoints/default"), f"{pairs[0][0]}呀"
     kept = json.loads((directory / "retrieval" / "index.json").read_text())
     assert kept["corpus"] == json.loads((directory / "data.json").read_text())["fingerprint"]
     model = load_model(directory)
     responder = model.responder
+    assert responder.retrieval is not None
+    assert len(responder.retrieval) == len(pairs)
     reply = reply_of(responder, question)
     assert [responder.origin(question, reply).question, reply] in pairs
     assert question_line(question, reply) in capsys.readouterr().out
@@ -170,3 +179,32 @@ def test_without_validation_replies_are_looked_up_or_the_fallback(held_out: Path
     assert replies_of(responder, ["xyz", pairs[0][0]]) == ["?", pairs[0][1]]
     description = json.loads(Path("checkpoints/default/retrieval/index.json").read_text())
     assert description["validated"] is False
+
+
+def test_long_questions_of_a_shop_get_their_long_answers(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Through a pipe and a server, by an export, and at the end of training: the model reads but 8 tokens."""
+    topics = ["保修", "退货", "送货", "付款"]
+    pairs = [(f"你好，我想问一下你们店的{topic}是怎么样的", f"{topic}：{'我们会为您办好，' * 9}") for topic in topics]
+    Path("faq.tsv").write_text("".join(f"{question}\t{answer}\n" for question, answer in [*pairs, ("你好", "在")]))
+    questions, answers = zip(*pairs, strict=True)
+    settings = small_settings(data=("faq.tsv",), tokenizer="char", validation="none", max_length=8, steps=1)
+    run = open_with(UntracedUpdate, settings, prepare(settings, questions))
+    assert "  not learned, but looked up: pairs longer than --max-length 8 tokens: 4\n" in capsys.readouterr().out
+    assert train(run).step == 1
+    assert final_replies(run, "done")[-len(pairs) :] == [*answers]
+    directory = Path("checkpoints/default")
+    export(ExportSettings("default", "onnx"), directory, Path("onnx"))
+    for folder in (directory, Path("onnx")):
+        model = load_model(folder)
+        capsys.readouterr()
+        assert piped(model, "\n\n".join(questions)) == 0
+        assert capsys.readouterr().out.splitlines()[::2] == [*answers]
+        directories = {"shop": folder}.copy
+        with TestClient(create_app(Models(directories, load_model, 10**12))) as client:
+            for question, answer in pairs:
+                response = client.post(
+                    "/v1/chat/completions", json={"messages": [{"role": "user", "content": question}]}
+                )
+                (choice,) = response.json()["choices"]
+                assert choice["message"]["content"] == answer
+                assert (choice["chatbot"]["question"], choice["chatbot"]["read"]) == (question, None)

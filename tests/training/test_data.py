@@ -186,18 +186,29 @@ def test_run_begins_with_few_opened_shards(work_dir: Path, monkeypatch: pytest.M
     assert max(descriptors) - before <= 2 * 3
 
 
-@pytest.mark.parametrize("pairs_per_shard", [100, 2])
+@pytest.mark.parametrize(
+    ("pairs_per_shard", "validated", "retrieve_pairs", "use"),
+    [(100, False, 9, "not learned, but looked up"), (2, False, 0, "left out"), (2, True, 9, "left out")],
+)
 def test_shown_pairs_are_trained_on(
-    work_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pairs_per_shard: int
+    work_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    pairs_per_shard: int,
+    validated: bool,
+    retrieve_pairs: int,
+    use: str,
 ) -> None:
     """Two pairs of eight are left; with small shards, there are shards without any."""
+    monkeypatch.setattr("chatbot.training.data._is_decisive", lambda _: validated)
     monkeypatch.setattr(shards, "PAIRS_PER_SHARD", pairs_per_shard)
     long, equal = [(f"{'问' * 9}{i}", "答") for i in range(5)], ("甲甲甲", "甲甲甲")
     pairs = [*long[:3], ("甲甲", "乙乙"), *long[3:], equal, ("丙丙", "丁丁")]
     Path("pairs.tsv").write_text("".join(f"{question}\t{answer}\n" for question, answer in pairs))
-    prepared = prepare(small_settings(data=("pairs.tsv",), tokenizer="char", max_length=5, both_directions="off"))
+    changes = {"max_length": 5, "both_directions": "off", "retrieve_pairs": retrieve_pairs}
+    prepared = prepare(small_settings(data=("pairs.tsv",), tokenizer="char", **changes))
     out = capsys.readouterr().out
-    assert "  left out: pairs longer than --max-length 5 tokens: 5\n" in out
+    assert f"  {use}: pairs longer than --max-length 5 tokens: 5\n" in out
     shown = {line for line in out.splitlines() if " -> " in line}
     samples = {(sample.question, sample.answer) for sample in prepared.samples}
     assert {f"  {' '.join(q)} -> {' '.join(a)}" for q, a in samples} == shown
