@@ -30,6 +30,7 @@ from chatbot.evaluation.evaluate import Evaluation, evaluate
 from chatbot.export.write import export
 from chatbot.inference.replier import Replier, Source
 from chatbot.training.data import prepare
+from chatbot.training.embedding import PairEmbedding
 from chatbot.training.loop import final_replies, train
 from chatbot.training.reporting.terminal import question_line
 from chatbot.training.result import TIME_UP
@@ -191,7 +192,7 @@ def test_long_questions_of_a_shop_get_their_long_answers(work_dir: Path, capsys:
     run = open_with(UntracedUpdate, settings, prepare(settings, questions))
     assert "  not learned, but looked up: pairs longer than --max-length 8 tokens: 4\n" in capsys.readouterr().out
     assert train(run).step == 1
-    assert final_replies(run, "done")[-len(pairs) :] == [*answers]
+    assert final_replies(run, "done", PairEmbedding(None))[-len(pairs) :] == [*answers]
     directory = Path("checkpoints/default")
     export(ExportSettings("default", "onnx"), directory, Path("onnx"))
     for folder in (directory, Path("onnx")):
