@@ -33,7 +33,7 @@ from chatbot.corpus.reading.read import NO_DATA
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.subtitles import NO_SPEECH
 from chatbot.corpus.reading.turns import NO_TEXT, NOT_TEXT, NOTICES, OF_PROGRAMS
-from chatbot.corpus.selection import Selection
+from chatbot.corpus.selection import MIN_PAIRS_TO_SPLIT, Selection
 from chatbot.corpus.shards import encode_chunk
 from chatbot.corpus.tokenizer import check_not_pieces, print_unused_words
 from chatbot.corpus.vocabulary import Vocabulary, build_vocabulary
@@ -77,6 +77,11 @@ class Measurements:
     def pairs(self) -> int:
         """Number of selected pairs."""
         return len(self.lengths)
+
+    @property
+    def are_few(self) -> bool:
+        """Whether training sets no pairs aside for validation, so the chat looks answers up and generates none."""
+        return self.pairs < MIN_PAIRS_TO_SPLIT
 
     @property
     def top_share(self) -> float:
@@ -168,10 +173,9 @@ def _texts(tokenised: TokenisedFiles, rows: npt.NDArray[np.int64]) -> list[tuple
     return [texts[row] for row in rows.tolist()]
 
 
-# Thresholds of the warnings: a fraction of all pairs, a fraction of all replies, and two counts.
+# Thresholds of the warnings: a fraction of all pairs, a fraction of all replies, and a count.
 MANY_DROPPED = 0.1
 TOP_REPLIES_SHARE = 0.2
-FEW_PAIRS = 1000
 FREQUENT_REPLY = 10
 # Reasons for dropped content that cause no warning: settings of the user (prefixes), and text without pairs.
 CHOSEN = ("pairs beyond ", "pairs with fewer ", "pairs with more ", "pairs with a blocked ")
@@ -195,24 +199,23 @@ def report_lines(measured: Measurements, settings: CorpusSettings) -> list[str]:
             measured.lengths[:, side], [0.5, LENGTH_QUANTILE, 1], method="inverted_cdf"
         )
         lines.append(f"  {name}: half up to {median}, {LENGTH_QUANTILE:.0%} up to {common}, all up to {longest}")
-    lines += [
-        "",
-        f"Vocabulary: {pluralize(measured.tokens, 'different token')}, {measured.characters:,} of them characters.",
-    ]
-    lines += ["Tokens outside the vocabulary are spelled in characters, and characters outside it in bytes."]
-    if any(measured.coverage.values()):
+    if not measured.are_few:  # Look-ups do not depend on the vocabulary.
+        tokens = f"{pluralize(measured.tokens, 'different token')}, {measured.characters:,} of them characters"
+        lines += ["", f"Vocabulary: {tokens}."]
+        lines += ["Tokens outside the vocabulary are spelled in characters, and characters outside it in bytes."]
         sizes = measured.coverage.items()
         lines += [f"  {size:>6,} entries cover {covered:6.1%} of all tokens" for size, covered in sizes]
-    else:
-        lines += ["  No token occurs twice, so all tokens are spelled out."]
-    lines += ["", f"The {len(measured.top_replies)} most frequent replies are {measured.top_share:.1%} of all:"]
-    lines += [f"  {count:>8,}  {text}" for text, count in measured.top_replies]
-    longer = int((measured.lengths.max(axis=1) > MAX_LENGTH).sum())
-    lines += [
-        "",
-        f"Longer than the default --max-length {MAX_LENGTH}: {pluralize(longer, 'pair')}, which training drops.",
-    ]
+    if measured.top_replies[0][1] > 1:
+        lines += ["", f"The {len(measured.top_replies)} most frequent replies are {measured.top_share:.1%} of all:"]
+        lines += [f"  {count:>8,}  {text}" for text, count in measured.top_replies]
+    longer = pluralize(int((measured.lengths.max(axis=1) > MAX_LENGTH).sum()), "pair")
+    use = "looked up, but not learned" if measured.are_few else "which training drops"
+    lines += ["", f"Longer than the default --max-length {MAX_LENGTH}: {longer}, {use}."]
     flags = f"--max-length {measured.max_length} --vocabulary-size {measured.vocabulary_size}"
+    if measured.are_few:
+        least = f"{MIN_PAIRS_TO_SPLIT:,} pairs"
+        lines += [f"Fewer than {least}: without --validation, the chat looks answers up and generates none."]
+        flags = f"--max-length {measured.max_length}" if measured.max_length > MAX_LENGTH else ""
     words = [program("train"), flags_for(settings), f"--attempt {_attempt_for(settings)}", flags]
     lines += ["", f"Suggested: {' '.join(filter(None, words))}"]
     lines += [f"Warning: {warning}" for warning in warnings(measured, settings)] or ["No warnings."]
@@ -240,12 +243,10 @@ def warnings(measured: Measurements, settings: CorpusSettings) -> list[str]:
         elif total > MANY_DROPPED * (file.kept + total):
             reason = max(dropped, key=lambda reason: dropped[reason])
             lines.append(f"{file.report.file}: {total / (file.kept + total):.0%} left out, mostly {reason}")
-    if measured.pairs < FEW_PAIRS:
-        few = pluralize(measured.pairs, "pair")
-        lines.append(f"only {few}: a model will memorise them; without validation, the chat looks answers up")
     limit = max(FREQUENT_REPLY, measured.pairs // 1000)
     repeated = measured.top_share > TOP_REPLIES_SHARE and measured.top_replies[0][1] > limit
-    if settings.max_reply_frequency is None and repeated:
+    # Phrasings of the same question share an answer, which is no fault where answers are looked up.
+    if settings.max_reply_frequency is None and repeated and not measured.are_few:
         lines.append(
             f"{measured.top_share:.0%} of all replies are the same {len(measured.top_replies)}, and a model trained on "
             f"them will repeat them: --max-reply-frequency {limit}"

@@ -198,7 +198,8 @@ class MeaningWriter:
             part.mkdir(parents=True)
         shape = (2, self.pairs, self._size)
         vectors = np.lib.format.open_memmap(part / VECTORS, "r+" if self.done else "w+", np.float16, shape)
-        with progress_bar("Embedding", self.pairs, "pairs", initial=self.done) as bar:
+        # Beside another bar, tqdm would not erase a bar with a delay.
+        with progress_bar("Embedding", self.pairs, "pairs", initial=self.done, delay=0) as bar:
             while self.done < self.pairs:
                 if not is_wanted():
                     return False

@@ -94,7 +94,9 @@ def announce(run: Run) -> None:
     if run.data.validation is None:
         best = run.progress.best_step
         checkpoint = f"best checkpoint so far, from step {best:,}," if best else "last checkpoint"
-        print(f"Without validation, the {checkpoint} is used. Validation needs 2,000 pairs, or --validation FILE.")
+        look_up = ", and the chat only looks answers up" if run.settings.run.retrieve_pairs else ""
+        remedy = "Validation needs 2,000 pairs, or --validation FILE."
+        print(f"Without validation, the {checkpoint} is used{look_up}. {remedy}")
 
 
 @dataclasses.dataclass

@@ -72,9 +72,10 @@ def test_coverage_is_the_share_of_tokens_in_a_vocabulary(tmp_path: Path, monkeyp
         vocabulary = build_vocabulary(tokens, size).tokens
         assert coverage == pytest.approx(sum(tokens[t] for t in vocabulary) / tokens.total())
     assert 5 < len(measurements.coverage) < len(sizes)
-    lines = report_lines(measured(tmp_path, [("你好", "再见")]), CorpusSettings())
-    assert "  No token occurs twice, so all tokens are spelled out." in lines
-    assert not any(" of all tokens" in line for line in lines)
+    assert not any(" of all tokens" in line for line in report_lines(measurements, CorpusSettings()))
+    monkeypatch.setattr("chatbot.corpus.inspection.MIN_PAIRS_TO_SPLIT", len(pairs))
+    shown = [line for line in report_lines(measurements, CorpusSettings()) if line.endswith(" of all tokens")]
+    assert len(shown) == len(measurements.coverage)
 
 
 def test_changed_utterances_are_counted_by_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,13 +101,13 @@ def test_warnings_give_remedies(tmp_path: Path) -> None:
     """Following the last one removes it."""
     lines = "\n".join(warnings(measured(tmp_path, [*PAIRS, ("", "空"), ("空", "")]), CorpusSettings()))
     assert "50% left out, mostly pairs with an empty side" in lines
-    assert "only 4 pairs" in lines
     assert "--max-reply-frequency" not in lines  # no reply is frequent enough
     files = tuple(written(tmp_path / name, pairs) for name, pairs in (("a.tsv", PAIRS), ("b.tsv", PAIRS[2:4])))
     settings = CorpusSettings(data=files, cache=str(tmp_path / "cache"))
     without_pair = f"{files[1]}: no pair is kept; the reasons are listed above"
     assert without_pair in warnings(measure(training_files(settings)), settings)
     pairs = [(f"问题{i}", "呵呵" if i % 2 else f"答案{i}") for i in range(2000)]
+    assert warnings(measured(tmp_path, pairs[:-1]), CorpusSettings()) == []  # phrasings of one question
     (frequent,) = warnings(measured(tmp_path, pairs), CorpusSettings())
     assert "50% of all replies are the same 10" in frequent
     assert frequent.endswith("--max-reply-frequency 10")
@@ -142,9 +143,10 @@ SUGGESTED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_suggested_command_is_of_an_attempt_of_its_own(tmp_path: Path) -> None:
+def test_suggested_command_is_of_an_attempt_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The default one exists after `make train`, with other pairs."""
     measurements = measured(tmp_path, PAIRS)
+    monkeypatch.setattr("chatbot.corpus.inspection.MIN_PAIRS_TO_SPLIT", measurements.pairs)
     for given, attempt in SUGGESTED:
         settings = CorpusSettings(**given)
         lines = report_lines(measurements, settings)
@@ -155,11 +157,22 @@ def test_suggested_command_is_of_an_attempt_of_its_own(tmp_path: Path) -> None:
     assert "Longer than the default --max-length 50: 0 pairs, which training drops." in lines
 
 
+def test_report_on_a_faq_is_about_look_ups(tmp_path: Path) -> None:
+    """No flag cuts questions or words more than the default does. A list of replies that differ says nothing."""
+    for number, flags in ((12, ""), (60, " --max-length 61")):
+        lines = report_lines(measured(tmp_path, [("几点开门", "九" * number)], tokenizer="char"), CorpusSettings())
+        assert f"Suggested: python train.py --attempt chatterbot{flags}" in lines
+        assert f"Longer than the default --max-length 50: {bool(flags):d} pair" in "\n".join(lines)
+    assert "Longer than the default --max-length 50: 1 pair, looked up, but not learned." in lines
+    assert "Fewer than 2,000 pairs: without --validation, the chat looks answers up and generates none." in lines
+    assert not any("most frequent replies" in line for line in lines)
+
+
 def test_control_characters_of_pairs_and_names_are_not_printed(
     work_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Those of pairs stay with --clean markup. Parts that are not measured are named."""
-    lines = "".join(f"问\x1b[2J{i}好吗,好\x9b31m的{i}\u202e\n" for i in range(4))
+    lines = "".join(f"问\x1b[2J{i}好吗,好\x9b31m的{i // 2}\u202e\n" for i in range(4))
     for part in ("train", "valid", "test"):
         path = Path("corpus", part, "a\x1b[31m.csv")
         path.parent.mkdir(parents=True)
@@ -167,7 +180,7 @@ def test_control_characters_of_pairs_and_names_are_not_printed(
     assert data("inspect", "corpus", "--clean", "markup", "--columns", "1", "2") == 0
     text = capsys.readouterr().out
     assert "\n  问\ufffd[2J0好吗 -> 好\ufffd31m的0\ufffd\n" in text
-    assert "\n         1  好\ufffd31m的0\ufffd\n" in text
+    assert "\n         2  好\ufffd31m的0\ufffd\n" in text
     assert text.replace("\n", "").isprintable()
     write("parts.zip", Path())
     assert data("inspect", "parts.zip") == 0
@@ -180,7 +193,7 @@ def test_control_characters_of_pairs_and_names_are_not_printed(
 def test_command_prints_one_json_object_per_file_and_writes_nothing(
     work_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Warnings, here of few pairs, change the exit code with a flag only."""
+    """Warnings, here of pairs that are left out, change the exit code with a flag only."""
     written(work_dir / "a.tsv", PAIRS)
     (work_dir / "b.conv").write_bytes("E\nM 你好\nM 你好呀\nM 再见\n".encode("gb18030"))
     before = sorted(work_dir.rglob("*"))

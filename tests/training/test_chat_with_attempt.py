@@ -1,5 +1,6 @@
 """What an attempt keeps for the chat and the evaluation: its history, and its training pairs, which are looked up."""
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Sequence
@@ -28,10 +29,11 @@ from chatbot.decoding.reply_text import Reply
 from chatbot.errors import UserError
 from chatbot.evaluation.evaluate import Evaluation, evaluate
 from chatbot.export.write import export
+from chatbot.flags import replace
 from chatbot.inference.replier import Replier, Source
 from chatbot.training.data import prepare
 from chatbot.training.embedding import PairEmbedding
-from chatbot.training.loop import final_replies, train
+from chatbot.training.loop import announce, final_replies, train
 from chatbot.training.reporting.terminal import question_line
 from chatbot.training.result import TIME_UP
 from tests.chat.terminal.typed import Line, piped, typed
@@ -169,9 +171,14 @@ def test_pairs_are_looked_up_by_meaning_too(
         run("attempts", ["index", "default", "--embeddings", "e5"])
 
 
-def test_without_validation_replies_are_looked_up_or_the_fallback(held_out: Path) -> None:
+def test_without_validation_replies_are_looked_up_or_the_fallback(
+    held_out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """An attempt that is validated later keeps its pairs for the model to judge."""
-    train_untraced(data=("pairs.tsv",), validation="none", steps=1)
+    run, _ = train_untraced(data=("pairs.tsv",), validation="none", steps=1)
+    assert "checkpoint is used, and the chat only looks answers up. Valid" in capsys.readouterr().out
+    announce(dataclasses.replace(run, settings=replace(run.settings, retrieve_pairs=0)))
+    assert "checkpoint is used. Valid" in capsys.readouterr().out
     pairs = [line.split("\t")[:2] for line in Path("pairs.tsv").read_text().splitlines()]
     responder = load_model(Path("checkpoints/default"), DecodingSettings(fallback="?")).responder
     assert not responder.replier.generates
