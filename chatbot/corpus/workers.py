@@ -38,8 +38,8 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def progress_bar(title: str, total: int, unit: str, initial: int = 0, delay: float = 1.0) -> "tqdm[Any]":
-    """Return a progress bar that appears after `delay` seconds, and only in a terminal."""
+def progress_bar(title: str, total: int, unit: str, initial: int = 0) -> "tqdm[Any]":
+    """Return a progress bar that appears after one second, and only in a terminal."""
     return tqdm(
         desc=title,
         total=total,
@@ -47,7 +47,7 @@ def progress_bar(title: str, total: int, unit: str, initial: int = 0, delay: flo
         initial=initial,
         unit_scale=True,
         leave=False,
-        delay=delay,
+        delay=1,
         disable=progress_bars_disabled(),
     )
 

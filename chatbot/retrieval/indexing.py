@@ -151,7 +151,8 @@ def index_by_meaning(folder: Path, vocabulary: Vocabulary, embeddings: str) -> N
         seconds = duration(writer.seconds_left())
         pairs = pluralize(writer.pairs - writer.done, "pair")
         print(f"Embedding {pairs}: about {seconds}, {writer.megabytes:,.0f} MB in the attempt.")
-        writer.write()
+        with progress_bar("Embedding", writer.pairs, "pairs", writer.done) as bar:
+            writer.write(advance=bar.update)
 
 
 def meaning_writer(folder: Path, vocabulary: Vocabulary, embeddings: str) -> MeaningWriter:

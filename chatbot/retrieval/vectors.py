@@ -174,23 +174,26 @@ class MeaningWriter:
         """The size of the vectors in the attempt, in MB."""
         return 2 * self._size * self.pairs / 1e6
 
-    def write(self, is_wanted: Callable[[], bool] = lambda: True) -> None:
+    def write(
+        self, is_wanted: Callable[[], bool] = lambda: True, advance: Callable[[int], object] = lambda _: None
+    ) -> None:
         """Embed the remaining pairs, and write the folder atomically, unless it is already complete.
 
         Args:
             is_wanted: A callback that returns False to stop after the current block of pairs.
+            advance: A callback that is called after each block, with its number of pairs.
 
         Raises:
             OSError: A file cannot be written.
         """
-        if self.is_written or not (self._is_complete or self._embed(is_wanted)):
+        if self.is_written or not (self._is_complete or self._embed(is_wanted, advance)):
             return
         (self._part / VECTORS).unlink(missing_ok=True)
         shutil.rmtree(self._folder, ignore_errors=True)
         self._part.rename(self._folder)
         self.is_written = True
 
-    def _embed(self, is_wanted: Callable[[], bool]) -> bool:
+    def _embed(self, is_wanted: Callable[[], bool], advance: Callable[[int], object]) -> bool:
         """Embed the remaining pairs, and return whether all pairs are embedded."""
         part = self._part
         if not self.done:
@@ -198,18 +201,16 @@ class MeaningWriter:
             part.mkdir(parents=True)
         shape = (2, self.pairs, self._size)
         vectors = np.lib.format.open_memmap(part / VECTORS, "r+" if self.done else "w+", np.float16, shape)
-        # Beside another bar, tqdm would not erase a bar with a delay.
-        with progress_bar("Embedding", self.pairs, "pairs", initial=self.done, delay=0) as bar:
-            while self.done < self.pairs:
-                if not is_wanted():
-                    return False
-                block = slice(self.done, min(self.done + BLOCK, self.pairs))
-                for side, texts in zip(vectors, self._texts, strict=True):
-                    side[block] = self._model.embed(texts[block])
-                vectors.flush()
-                write_json(part / DESCRIPTION, {**self._description, "done": block.stop})
-                bar.update(block.stop - block.start)
-                self.done = block.stop
+        while self.done < self.pairs:
+            if not is_wanted():
+                return False
+            block = slice(self.done, min(self.done + BLOCK, self.pairs))
+            for side, texts in zip(vectors, self._texts, strict=True):
+                side[block] = self._model.embed(texts[block])
+            vectors.flush()
+            write_json(part / DESCRIPTION, {**self._description, "done": block.stop})
+            self.done = block.stop
+            advance(block.stop - block.start)
         _finish(part, vectors)
         for file in FILES if Path(self._name).is_dir() else ():
             if (Path(self._name) / file).is_file():

@@ -6,6 +6,7 @@ import threading
 
 from chatbot.attempts.files import RETRIEVAL
 from chatbot.config.corpus import AUTO, NONE
+from chatbot.corpus.workers import progress_bar
 from chatbot.display import duration, pluralize
 from chatbot.errors import UserError
 from chatbot.retrieval.embeddings import E5
@@ -18,6 +19,8 @@ from chatbot.training.run import Run
 MAX_SECONDS = 600.0
 # The priority of the thread, from -20 (highest) to 19 (lowest): training continues at nearly its full speed.
 NICE = 10
+# The interval at which the progress bar is updated after training, in seconds.
+INTERVAL = 0.2
 
 
 class PairEmbedding:
@@ -52,8 +55,12 @@ class PairEmbedding:
             OSError: A file cannot be written.
         """
         if self._thread.is_alive():
+            assert self._writer is not None, "the thread was started"
             print(f"Embedding the remaining pairs: {self._state()} ...", flush=True)
-            self._thread.join()
+            with progress_bar("Embedding", self._writer.pairs, "pairs") as bar:
+                while self._thread.is_alive():
+                    bar.update(self._writer.done - bar.n)
+                    self._thread.join(INTERVAL)
         if self._error is not None:
             raise self._error
 
@@ -68,6 +75,12 @@ class PairEmbedding:
         self._is_wanted = False
         if self._thread.is_alive():
             self._thread.join()
+
+    def status(self) -> str:
+        """Return the progress for the progress bar of training, or an empty string if nothing is left to do."""
+        if self._writer is None or not self._thread.is_alive():
+            return ""
+        return f"{self._writer.done / self._writer.pairs:.0%} of the pairs embedded"
 
     def _state(self) -> str:
         assert self._writer is not None, "the thread was started"

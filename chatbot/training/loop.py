@@ -49,7 +49,7 @@ def train(run: Run) -> TrainingResult:
     with contextlib.closing(start_embedding(run)) as embedding:
         with (
             open_profile(run) as profile,
-            contextlib.closing(Reporter(run, names)) as reporter,
+            contextlib.closing(Reporter(run, names, embedding.status)) as reporter,
             interrupts(run.team.chief, GRACE_SECONDS, watch.tick, leave) as interrupted,
             contextlib.closing(Window(run.batches_ahead(), run.train_step.begin_copies)) as window,
             run.checkpoints.finished(),

@@ -70,8 +70,10 @@ def test_pairs_are_embedded_during_training(
             f"Embedding {len(PAIRS)} pairs during training, to search them by meaning: about 0:"
         )
         assert not folder_of(run).exists()
+        assert started.status() == "0% of the pairs embedded"
         threading.Timer(0.1, model.gate.set).start()
         started.finish()
+        assert started.status() == ""
         assert capsys.readouterr().out == f"Embedding the remaining pairs: 0 of {len(PAIRS)} pairs are embedded ...\n"
         assert Retrieval(folder_of(run).parent, run.data.vocabulary).meaning
         started.finish()

@@ -70,18 +70,26 @@ class Reporter:
     A background thread writes the files. If writing fails, a warning is printed once, and training continues.
     """
 
-    def __init__(self, run: Run, towers: Sequence[str], now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        run: Run,
+        towers: Sequence[str],
+        status: Callable[[], str] = lambda: "",
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Open the progress bar and the files.
 
         Args:
             run: The training run.
             towers: The names of the towers of all machines.
+            status: A function that returns a text to show at the end of the progress bar.
             now: Clock that returns the time in seconds.
         """
         settings = run.settings.run
         step = run.progress.recorded_step
         last = run.calendar.last_step
         self._run = run
+        self._status = status
         self._now = now
         self._writer = ThreadPoolExecutor(1, "report")
         self.stopped = ""  # the reason why the run ended, for messages
@@ -130,7 +138,7 @@ class Reporter:
         self._first = self._first or (now, self._steps)  # earlier steps do not count, since they are slow
         self._since_line.append(record)
         self._bar.set_description_str(f"loss {record['loss']:.4f}", refresh=False)
-        self._bar.set_postfix_str(self._time_left(), refresh=False)
+        self._bar.set_postfix_str(", ".join(filter(None, (self._time_left(), self._status()))), refresh=False)
         min_interval = TERMINAL_INTERVAL if self._lines.is_terminal else INTERVAL
         if not self._rows or now - self._last_line >= min(
             max(min_interval, INTERVAL_FRACTION * (now - self._started)), MAX_INTERVAL
