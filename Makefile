@@ -1,27 +1,36 @@
 # Each target first installs what it needs into .venv; only python3 must be installed. Two sets of locked packages:
 # requirements/train.txt for running (train, chat, tensorboard), requirements/dev.txt for developing (test, check, bench).
+# Packages that users add to .venv stay, and an installation that was interrupted is finished by the next make.
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/pip --quiet --disable-pip-version-check
+VERSION := sys; print("%d.%d" % sys.version_info[:2])
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+# pip takes a package for installed before its last file is written, RECORD with the line of INSTALLER. It moves the files
+# of a version that it replaces to folders whose names begin with ~.
+FORGET_UNFINISHED := for info in .venv/lib/python*/site-packages/*.dist-info; do \
+	  grep -qs /INSTALLER, $$info/RECORD || rm -rf $$info; done; rm -rf .venv/lib/python*/site-packages/~*
+INSTALL = $(FORGET_UNFINISHED); $(PIP) install --use-pep517 --require-hashes -r $< && touch $@
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --no-annotate
 ARGS ?=
 
-.PHONY: train test test-changed chat serve tensorboard bench mutants check format site install install-dev gpu beam lock clean
+.NOTPARALLEL: # two installations at once would disturb each other
+.PHONY: train test test-changed chat serve tensorboard bench mutants check format site install
+.PHONY: install-dev install-serve gpu beam lock clean trained environment
 
 train: install
 	$(BIN)/python train.py $(ARGS)
 
-chat: install
+chat: trained install
 	@$(BIN)/python chat.py $(ARGS)
 
 # The API and the page in a browser. PORT=8001 is another port, SERVE=0.0.0.0:80 another address.
-serve: .venv/installed-serve
+serve: trained install-serve
 	@$(BIN)/python chat.py --serve $(or $(SERVE),127.0.0.1:$(or $(PORT),8000)) $(ARGS)
 
 bench: install-dev
 	$(BIN)/python -m benchmarks $(or $(ARGS),corpus)
 
-tensorboard: install
+tensorboard: trained install
 	$(BIN)/tensorboard --logdir tensorboard --host localhost $(ARGS)
 
 # Three processes on two cores, since many tests wait for others. With --dist loadfile, a run whose process has died
@@ -61,36 +70,39 @@ install: .venv/installed
 
 install-dev: .venv/installed-dev
 
-.venv/installed: requirements/train.txt
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' \
-	  || { echo "error: $$($(PYTHON) --version) found, 3.10 to 3.13 needed; name one: make PYTHON=python3.12" >&2; exit 2; }
-	$(PYTHON) -m venv --clear .venv
-	@echo "Installing into .venv: half a gigabyte, a minute or two ..."
-	$(PIP) install --use-pep517 --require-hashes -r requirements/train.txt
-	touch $@
-
-.venv/installed-dev: .venv/installed requirements/dev.txt
-	@echo "Installing the packages for tests and checks ..."
-	$(PIP) install --use-pep517 --require-hashes -r requirements/dev.txt
-	touch $@
-
-.venv/installed-serve: .venv/installed requirements/serve.txt
-	@echo "Installing the packages of the server ..."
-	$(PIP) install --use-pep517 --require-hashes -r requirements/serve.txt
-	touch $@
-
-.venv/installed-docs: .venv/installed requirements/docs.txt
-	@echo "Installing the packages of the site ..."
-	$(PIP) install --use-pep517 --require-hashes -r requirements/docs.txt
-	touch $@
+install-serve: .venv/installed-serve
 
 # The CUDA libraries that TensorFlow needs. The NVIDIA driver must already be installed. Linux only.
-gpu: install
-	$(PIP) install --use-pep517 --require-hashes -r requirements/gpu.txt
+gpu: .venv/installed-gpu
 
 # Apache Beam, to encode a corpus on many machines.
-beam: install
-	$(PIP) install --use-pep517 --require-hashes -r requirements/beam.txt
+beam: .venv/installed-beam
+
+.venv/installed: requirements/train.txt | environment
+	@echo "Installing into .venv: 0.8 GB to download, a minute or two ..."
+	@$(INSTALL)
+
+.venv/installed-%: requirements/%.txt .venv/installed
+	@echo "Installing the packages of $< ..."
+	@$(INSTALL)
+
+# A Python with pip in .venv. The activate scripts are the last files of `python -m venv`.
+environment:
+	@test -e $(BIN)/activate && $(BIN)/python -c 'import pip, $(VERSION)' 2> /dev/null | grep -q '^3\.1[0-3]$$' || { \
+	  version=$$($(PYTHON) -c 'import $(VERSION)' 2> /dev/null); \
+	  case $$version in 3.1[0-3]) ;; *) \
+	    echo "error: Python 3.10 to 3.13 is needed, and $(PYTHON) is $${version:-missing}; name one: make PYTHON=python3.12" >&2; \
+	    exit 2; esac; \
+	  test -e .venv/lib/python$$version || test -z "$$(ls .venv/lib 2> /dev/null)" || { \
+	    echo "error: .venv is for" $$(ls .venv/lib)", not for python$$version; remove it (rm -r .venv), then repeat make" >&2; \
+	    exit 2; }; \
+	  test "$$($(BIN)/python -c 'import $(VERSION)' 2> /dev/null)" = $$version || rm -f $(BIN)/python $(BIN)/python3*; \
+	  $(FORGET_UNFINISHED); \
+	  $(PYTHON) -m venv .venv; }
+
+# Ends what needs an attempt before its packages are installed.
+trained:
+	$(if $(ARGS)$(wildcard checkpoints/*/config.json),,$(error no attempt in checkpoints/ yet; run `make train` first))
 
 # Run this after a change of pyproject.toml. Locked versions within the ranges are kept.
 lock: install
