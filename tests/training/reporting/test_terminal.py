@@ -68,7 +68,7 @@ def streams(output: Any, error: Any) -> Iterator[None]:
 
 def show(run: Any, hours: float, seconds_per_step: float, clock: Clock) -> Reporter:
     """Show steps of some hours: a record each ten, and a validation each hundred, of which the first is the best."""
-    reporter = Reporter(run, ["cpu_0"], clock)
+    reporter = Reporter(run, ["cpu_0"], now=clock)
     for step in range(1, 1 + round(3600 * hours / seconds_per_step)):
         clock.seconds += seconds_per_step
         run.progress.step = step
