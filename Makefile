@@ -62,7 +62,7 @@ format: install-dev
 site: .venv/installed-docs
 	rm -rf build/site build/site-source
 	mkdir -p build/site-source
-	cp --parents *.md LICENSE docs/*.md benchmarks/README.md deploy/kubernetes/*.md build/site-source
+	cp --parents *.md LICENSE docs/*.md benchmarks/README.md deploy/kubernetes/*.md examples/*/*.* build/site-source
 	cp --parents docs/pictures/*.png docs/pictures/*.svg docs/pictures/*.webp build/site-source
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 

@@ -164,7 +164,7 @@ def test_tests_cannot_access_user_files(name: str) -> None:
 
 TEXTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "benchmarks" / "README.md", *FILES]
 TEXTS.remove(ROOT / "docs" / "comparison-sources.md")  # has the files of other projects
-FOLDERS = ("chatbot", "tests", "benchmarks", "docs", "deploy", ".github")
+FOLDERS = ("chatbot", "tests", "benchmarks", "docs", "deploy", "examples", ".github")
 NAMED = [f"/{path.relative_to(ROOT)}" for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")]
 NAMED += ["/train.py", "/chat.py", "/pyproject.toml", "/mkdocs.yml"]
 IN_EXAMPLES = {"settings.yaml"}

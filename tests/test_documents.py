@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import io
+import os
 import re
 import runpy
 import shlex
@@ -31,7 +32,11 @@ ROOT = Path(__file__).parents[1]
 OF_DATA = ROOT / "data" / "README.md"
 DOCUMENTS = [
     OF_DATA,
-    *(path for folder in (".", "docs", "deploy/kubernetes") for path in sorted((ROOT / folder).glob("*.md"))),
+    *(
+        path
+        for glob in ("*.md", "docs/*.md", "deploy/kubernetes/*.md", "examples/*/*.md")
+        for path in sorted(ROOT.glob(glob))
+    ),
 ]
 IN_ENGLISH = ("comparison-sources", "decisions", "experiments", "flags")  # alone
 GUIDES = [path for path in DOCUMENTS if path.parent.name in ("docs", "kubernetes") or path.stem.startswith("README")]
@@ -44,7 +49,9 @@ PARSERS: dict[str, Callable[[Sequence[str]], Any]] = {
 }
 for name in RUNNING - {"ask", "serve"}:  # `chat` parses `python chat.py`
     PARSERS[f"python {script_of(name)}"] = COMMANDS[name].parse
-OURS = re.compile(r"(\w+=\S* )*(python (train|chat)\.py|python -m (chatbot|benchmarks)|duida|make)\b")
+OURS = re.compile(
+    r"(\w+=\S* )*(python (train|chat)\.py|python -m (chatbot|benchmarks)|duida|make|(python )?examples/\S+\.(sh|py))\b"
+)
 FLAG = re.compile(r"--[a-z][a-z\d-]*[a-z\d]")
 FOREIGN = {"--file", "--target", "--shm-size", "--ipc", "--no-deps"}  # Docker's and pip's
 
@@ -109,6 +116,10 @@ def check(command: str) -> None:
         for target in (word for word in words[1:] if "=" not in word):
             assert target in make_targets(), f"make has no target {target}"
         return
+    if (script := words[words[0] == "python"]).startswith("examples/"):
+        assert (ROOT / script).is_file(), f"{script} does not exist"
+        assert words[0] == "python" or os.access(ROOT / script, os.X_OK), f"{script} cannot be executed"
+        return
     if any(name.startswith(" ".join(words).removesuffix(" NAME")) for name in PARSERS):
         return  # the name of a command, as in `python -m benchmarks NAME`
     name = max((name for name in PARSERS if words[: len(name.split())] == name.split()), key=len, default="")
@@ -135,6 +146,7 @@ def test_every_command_parses_and_trains_another_attempt_than_make_train(path: P
     shutil.copytree(ROOT / "tests/pretrained/models/t5", "bart-base-chinese")
     Path("bart-base-chinese/tokenizer.json").touch()
     Path("settings.yaml").write_text("attempt: mine\n")
+    Path("examples").symlink_to(ROOT / "examples")
     for command in commands(path):
         try:
             check(command)

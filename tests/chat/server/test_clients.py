@@ -1,9 +1,8 @@
-"""Real clients: OpenAI's package, LangChain's on top of it, and the program in docs/bots.md."""
+"""Real clients: OpenAI's package, LangChain's on top of it, and the webhook in examples/platform."""
 
 import asyncio
 import hmac
 import json
-import re
 import threading
 from collections.abc import Iterator
 from http.server import ThreadingHTTPServer
@@ -118,21 +117,17 @@ def test_langchain(url: str, engine: FakeEngine) -> None:
     assert [message.content for message in chat.batch(["一", "二"])] == ["一", "二"]
 
 
-@pytest.mark.parametrize("page", ["bots.md", "bots.zh.md"])
-def test_the_program_for_a_webhook(
-    page: str, url: str, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_webhook(url: str, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It answers signed messages, with a separate history for each conversation."""
-    (code,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / page).read_text("utf-8"), re.M | re.S)
     (tmp_path / "api-keys").write_text(f"{KEY}\nanother\n")
     (tmp_path / "webhook-secret").write_text("secret\n")
     monkeypatch.chdir(tmp_path)
     program: dict[str, Any] = {"__name__": "program"}
-    exec(code, program)
+    exec((ROOT / "examples/platform/webhook.py").read_text("utf-8"), program)
     program["API"] = f"{url}/chat/completions"
 
     def post(conversation: str, text: str, secret: bytes = b"secret") -> httpx.Response:
-        body = json.dumps({"conversation": f"{page} {conversation}", "text": text}).encode()
+        body = json.dumps({"conversation": conversation, "text": text}).encode()
         headers = {"X-Signature": hmac.new(secret, body, "sha256").hexdigest()} if secret else {}
         return httpx.post(f"http://127.0.0.1:{server.server_port}/bot", content=body, headers=headers, timeout=240)
 
@@ -152,4 +147,4 @@ def test_the_program_for_a_webhook(
     *questions, _ = engine.questions[asked:]
     assert [question.history for question in questions[:3]] == [(), (), ("一", "一")]
     assert [question.repeats for question in questions[:2]] == [0, 0]
-    assert [message["content"] for message in program["turns"][f"{page} ann"]] == ["二"] * 6
+    assert [message["content"] for message in program["turns"]["ann"]] == ["二"] * 6
