@@ -7,7 +7,7 @@ shop=${1:-examples/shop}
 
 # An attempt cannot be resumed with other pairs, so each run begins anew.
 [ ! -e checkpoints/example-shop ] || python -m chatbot.attempts delete example-shop --yes >&2
-python train.py --data "$shop/faq.tsv" --attempt example-shop --steps 60 --max-length 100 --embeddings e5 >&2
+python train.py --data "$shop/faq.tsv" --attempt example-shop --steps 60 >&2
 
 threshold=$(python -m chatbot.evaluation --attempt example-shop --data "$shop/phrasings.tsv" \
   --precision 0.95 --outside "$shop/outside.txt" 2>&1 > /dev/null | tee >(cat >&2) | grep '^--min-score')
