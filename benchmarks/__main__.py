@@ -7,7 +7,7 @@ from benchmarks.benchmark import Benchmark
 from chatbot.errors import UserError, exit_code_of
 
 NAMES = (
-    *("compare", "corpus", "cost", "crossings", "decode", "gpu"),
+    *("batches", "compare", "corpus", "cost", "crossings", "decode", "gpu"),
     *("quality", "scaling", "serve", "sheet", "soak", "train"),
 )
 

@@ -144,7 +144,8 @@ def compare_quality(
 
     def train_ours(settings: Settings) -> Best:
         settings = replace(settings, data=(str(files[0]),), validation=str(files[1]), validate_every=every)
-        output_of(python(ROOT / "train.py", *shlex.split(flags_for(settings))), work, seconds=seconds)
+        words = [*shlex.split(flags_for(settings)), "--batch-size", settings.learning.batch_size]
+        output_of(python(ROOT / "train.py", *words), work, seconds=seconds)
         nats, step = best_validation(work / attempt_directory(settings.run.attempt))
         return Best(nats * characters, step)
 

@@ -131,7 +131,8 @@ class Machine:
     def train(self, settings: Settings, attempt: str, steps: int, *flags: str, **variables: str) -> Ended:
         """Train an attempt up to a step, with additional flags and environment variables."""
         settings = replace(settings, attempt=attempt, steps=steps)
-        return self.run(ROOT / "train.py", *shlex.split(flags_for(settings)), *flags, variables=variables)
+        words = [*shlex.split(flags_for(settings)), "--batch-size", settings.learning.batch_size]
+        return self.run(ROOT / "train.py", *words, *flags, variables=variables)
 
 
 def selftest(machine: Machine) -> Iterator[Row]:

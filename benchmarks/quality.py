@@ -236,16 +236,21 @@ def _train(corpus: Corpus, preset: str, history: int, flags: Sequence[str], dire
     return {"preset": chosen, "history": history, "seconds": seconds, "nats_per_character": nats, "step": step}
 
 
-def best_validation(directory: Path) -> tuple[float, int]:
-    """Return the lowest validation loss of an attempt, in nats per character, and its step.
+def validations(directory: Path) -> list[tuple[float, int]]:
+    """Return the validation losses of an attempt in nats per character, each with its step.
 
     Raises UserError if the attempt was not validated.
     """
     records = read_records(directory / METRICS)
-    validations = [(record[VALIDATION], record["step"]) for record in records if VALIDATION in record]
-    if not validations:
+    found = [(record[VALIDATION], record["step"]) for record in records if VALIDATION in record]
+    if not found:
         raise UserError(f"{directory.name}: no validation; train longer, or lower --validate-every")
-    return min(validations)
+    return found
+
+
+def best_validation(directory: Path) -> tuple[float, int]:
+    """Return the lowest validation loss of an attempt, in nats per character, and its step; see `validations`."""
+    return min(validations(directory))
 
 
 def measure_attempt(corpus: Corpus, directory: Path, flags: QualityBenchmark) -> dict[str, list[dict[str, Any]]]:

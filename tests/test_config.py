@@ -27,7 +27,7 @@ from chatbot.attempts.settings import (
 )
 from chatbot.config.model import ModelSettings
 from chatbot.config.parallel import ParallelSettings
-from chatbot.config.run import settings_of_presets
+from chatbot.config.run import chosen_settings
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import compose, flags_of, flatten
@@ -85,7 +85,7 @@ def test_flags_override_file_and_file_overrides_what_an_attempt_began_with(
         chosen_anew = {"precision", "both_directions"}
         values = overridden([{name: value for name, value in began.items() if name not in chosen_anew}, given])
     else:
-        values = {**given, "not_given": settings_of_presets() - given.keys()}
+        values = {**given, "not_given": chosen_settings() - given.keys()}
     expected = compose(Settings, **{"attempt": "talk", **values, "config": "own.json"})
     words = [word for name, value in flags.items() for word in flags_of(Settings)[name].words(value)]
     assert train_settings(["--config", "own.json", *words]) == expected
@@ -111,7 +111,7 @@ def test_another_attempt_is_tuned_with_its_model_and_tokens(work_dir: Path, caps
     tuned = train_settings(["--init-from", "base", "--attempt", "tuned", "--num-layers", "2"])
     own = f"{folder.absolute()}/dictionary.txt"
     expected = {"rnn_size": 64, "dictionary": own, "clean": ("nfkc",), "num_layers": 2}
-    not_given = settings_of_presets() - flags_of(ModelSettings).keys()
+    not_given = chosen_settings() - flags_of(ModelSettings).keys()
     assert tuned == compose(Settings, attempt="tuned", init_from="base", not_given=not_given, **expected)
     shown = f"--clean nfkc --dictionary {own} --rnn-size 64"
     assert capsys.readouterr().out == f"Settings of {folder.absolute()}/config.json: {shown}\n"
@@ -133,7 +133,7 @@ def test_attempt_goes_on_with_its_own_settings(work_dir: Path, capsys: pytest.Ca
     assert (settings.model.rnn_size, settings.learning.steps, settings.learning.epochs) == (32, None, 2)
     assert changed_settings(stored_settings(config), settings) == ["--rnn-size 64 -> 32"]
 
-    assert train_settings(["--attempt", "new"]) == compose(Settings, attempt="new", not_given=settings_of_presets())
+    assert train_settings(["--attempt", "new"]) == compose(Settings, attempt="new", not_given=chosen_settings())
     assert train_settings(["--attempt", "talk", "--selftest"]).model.rnn_size == Settings().model.rnn_size
     Path("own.yaml").write_text("attempt: talk\nquiet: true\n")
     assert train_settings(["--config", "own.yaml"]).run.quiet

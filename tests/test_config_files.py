@@ -7,7 +7,7 @@ import pytest
 
 from chatbot.attempts.settings import train_settings
 from chatbot.commands import run
-from chatbot.config.run import settings_of_presets
+from chatbot.config.run import chosen_settings
 from chatbot.config.template import template
 from chatbot.config.training import TRAIN, Settings
 from chatbot.errors import UserError
@@ -18,7 +18,7 @@ def test_file_sets_nothing_until_it_is_edited(work_dir: Path, capsys: pytest.Cap
     assert run("init-config", ["own.yaml"]) == 0
     assert "then run python train.py --config own.yaml\n" in capsys.readouterr().out
     settings = train_settings(["--config", "own.yaml"])
-    assert settings == compose(Settings, config="own.yaml", not_given=settings_of_presets())
+    assert settings == compose(Settings, config="own.yaml", not_given=chosen_settings())
 
 
 def test_file_has_every_setting_with_its_default(work_dir: Path) -> None:

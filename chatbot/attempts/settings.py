@@ -16,7 +16,7 @@ from chatbot.config.corpus import AUTO, NONE, CorpusSettings, EncodingSettings
 from chatbot.config.decoding import DecodingSettings, default_search, over_default
 from chatbot.config.form import Form
 from chatbot.config.model import RECURRENT_SETTINGS, TRANSFORMER_SETTINGS, ModelSettings, check_architecture
-from chatbot.config.run import RunSettings, settings_of_presets
+from chatbot.config.run import RunSettings, chosen_settings
 from chatbot.config.training import TRAIN, Settings
 from chatbot.durable import read_json
 from chatbot.errors import UserError
@@ -81,7 +81,7 @@ def _settings_over_config(flags: dict[str, Any], config: dict[str, Any]) -> Sett
         fixed = (
             flags_of(ModelSettings) if given.get("init_from") else {}
         )  # the initial weights determine these settings
-        not_given = settings_of_presets() - {*fixed, *inherited, *given}
+        not_given = chosen_settings() - {*fixed, *inherited, *given}
         return compose(Settings, **_override(inherited, given), not_given=not_given)
     stored = {**read_settings(config_file.absolute()), "attempt": attempt}
     copied = config_file.with_name(DICTIONARY)

@@ -35,13 +35,14 @@ class LearningSettings(Flags):
     learning_rate: float = setting(0.002, "learning rate after the warm-up", unset="set by --preset, or 0.002", above=0)
     scale_learning_rate: str = setting(
         "none",
-        "multiply the learning rate by batch size / 64 (linear) or by its square root (sqrt)",
+        "multiply the learning rate by batch size / the preset's batch size (linear) or by its square root (sqrt)",
+        unset="sqrt if --batch-size was chosen for GPUs, otherwise none",
         choices=("linear", "sqrt", "none"),
     )
     warm_up: int | None = setting(
         None,
         "number of steps over which the learning rate rises from zero",
-        unset="set by --preset, or 0; with --scale-learning-rate, one epoch, but at most 1,000 steps",
+        unset="set by --preset, or 0; with --scale-learning-rate, one epoch, but at most 1,000 steps or 30% of the run",
         minimum=0,
     )
     schedule: str = setting(
@@ -71,7 +72,12 @@ class LearningSettings(Flags):
         metavar="PARTS",
     )
     batch_size: int = setting(
-        64, "number of pairs per step, over all towers", unset="set by --preset, or 64", minimum=1, fixed=True
+        64,
+        "number of pairs per step, over all towers",
+        unset="set by --preset, or 64; on GPUs 512 for each, less if this exceeds 2,048 or leaves under 150 steps per "
+        "epoch, except with --init-from, --accumulate, --asynchronous and --model-parallel",
+        minimum=1,
+        fixed=True,
     )
     accumulate: int = setting(
         1, "number of batches whose gradients are summed before each update", minimum=1, fixed=True

@@ -8,6 +8,7 @@ from typing import Any
 
 from chatbot.config.attempts import EMBEDDINGS, attempt_directory
 from chatbot.config.corpus import AUTO, NONE
+from chatbot.config.learning import LearningSettings
 from chatbot.config.model import RECURRENT_SETTINGS, TRANSFORMER
 from chatbot.errors import UserError
 from chatbot.flags import Flags, setting
@@ -25,6 +26,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 # For --architecture transformer, these settings replace the settings of recurrent layers in all presets.
 TRANSFORMER_PRESET = {"num_layers": 2, "learning_rate": 0.001, "warm_up": 300, "keep_prob": 0.7}
+# The default of --save-minutes without --save-every.
+SAVE_MINUTES = 5.0
 # A preset is the default for corpora of fewer pairs than this number. Larger corpora get the last preset.
 PRESET_MAX_PAIRS = {"small": 50_000, "medium": 300_000}
 PRESET_SIZES = f"{', '.join(f'{name} below {pairs:,}' for name, pairs in PRESET_MAX_PAIRS.items())}, otherwise large"
@@ -68,10 +71,15 @@ class RunSettings(Flags):
         f"{EMBEDDINGS}; auto: keep existing vectors, or use e5 if it is installed and takes less than 10 minutes",
         metavar="auto|e5|FOLDER|none",
     )
-    log_every: int = setting(10, "number of steps between records in metrics.jsonl", minimum=1)
-    save_every: int = setting(500, "number of steps between checkpoints", minimum=1)
+    log_every: int | None = setting(
+        None, "number of steps between records in metrics.jsonl", unset="about one second", minimum=1
+    )
+    save_every: int | None = setting(None, "number of steps between checkpoints", unset="see --save-minutes", minimum=1)
     save_minutes: float | None = setting(
-        None, "save a checkpoint at least every R minutes", unset="saved by --save-every only", above=0
+        None,
+        "save a checkpoint at least every R minutes",
+        unset=f"{SAVE_MINUTES:g}, or only by --save-every if it is given",
+        above=0,
     )
     keep: int = setting(1, "number of most recent checkpoints to keep, besides the best checkpoint", minimum=1)
     validate_every: int | None = setting(
@@ -95,7 +103,7 @@ class RunSettings(Flags):
     quiet: bool = setting(False, "print only errors, warnings and the final summary", stored=False)
     dry_run: bool = setting(
         False,
-        "run a few steps, print the number of parameters and the memory and time that the run needs, and exit",
+        "run a few steps, print the size of the model, the memory, and the time on 1, 2, 4, ... devices, and exit",
         stored=False,
     )
     # Time at which training must stop because of --time-limit, in seconds since the Unix epoch.
@@ -103,7 +111,7 @@ class RunSettings(Flags):
     profile: str | None = setting(
         None, "record a profiler trace of steps A to B for TensorBoard's Profile page", metavar="A:B", stored=False
     )
-    # Names of the settings that neither a flag nor a file sets. A preset can change only these settings.
+    # Names of the settings that neither a flag nor a file sets. Only these can be chosen (see `chosen_settings`).
     not_given: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
@@ -124,6 +132,11 @@ class RunSettings(Flags):
             return range(0)
         first, last = map(int, self.profile.split(":"))
         return range(first, last + 1)
+
+    @property
+    def minutes_between_saves(self) -> float | None:
+        """Maximum number of minutes between two checkpoints; None if only steps determine when to save."""
+        return self.save_minutes or (SAVE_MINUTES if self.save_every is None else None)
 
     @property
     def directory(self) -> Path:
@@ -163,6 +176,13 @@ def values_of_preset(name: str, architecture: str) -> dict[str, Any]:
     return {**values, **TRANSFORMER_PRESET}
 
 
-def settings_of_presets() -> frozenset[str]:
-    """Return the names of all settings that occur in any preset."""
-    return frozenset(name for values in (*PRESETS.values(), TRANSFORMER_PRESET) for name in values)
+def base_batch(preset: str, architecture: str) -> int:
+    """Return the batch size that the learning rate refers to: that of the preset, or the default without a preset."""
+    values = values_of_preset(preset, architecture) if preset in PRESETS else {}
+    return int(values.get("batch_size", LearningSettings.batch_size))
+
+
+def chosen_settings() -> frozenset[str]:
+    """Return the names of all settings that a preset or the number of GPUs can determine."""
+    names = (name for values in (*PRESETS.values(), TRANSFORMER_PRESET) for name in values)
+    return frozenset({*names, "batch_size", "scale_learning_rate"})

@@ -57,8 +57,9 @@ class Settings:
 TRAIN = CommandLine(
     Settings,
     "train",
-    about="A tower is a replica of the model that computes one share of each batch.",
+    about="A tower is a replica of the model that computes one share of each batch. Before a long run, --selftest "
+    "checks the devices, and --dry-run measures memory and time.",
     example="--data pairs.tsv --attempt weibo",
-    common="data me columns history max_length validation attempt init_from preset rnn_size num_layers batch_size "
-    "learning_rate steps epochs embeddings gpus towers dry_run config",
+    common="data me columns history max_length validation attempt init_from preset rnn_size batch_size "
+    "learning_rate steps epochs embeddings gpus towers selftest dry_run config",
 )

@@ -16,7 +16,7 @@ from chatbot.attempts.settings import stored_settings
 from chatbot.config.attempts import RATINGS
 from chatbot.config.corpus import AUTO, NONE
 from chatbot.config.learning import QUESTION_NATS
-from chatbot.config.run import PRESET_MAX_PAIRS, preset_for, values_of_preset
+from chatbot.config.run import PRESET_MAX_PAIRS
 from chatbot.config.training import Settings
 from chatbot.corpus.dataset import Corpus, describe_report, training_set, validation_set
 from chatbot.corpus.files import SPACES, excluded_test_parts, validation_files, without_word_spaces
@@ -28,7 +28,8 @@ from chatbot.corpus.vocabulary import BYTES, SPECIALS, Vocabulary, load_vocabula
 from chatbot.display import pluralize, visible
 from chatbot.errors import UserError
 from chatbot.evaluation.measures import Sample, sample_of
-from chatbot.flags import flags_for, flatten, replace
+from chatbot.flags import flatten, replace
+from chatbot.training.preset import choose_batch, choose_preset
 
 SAMPLES = 3
 # The number of validation questions to which replies are generated and evaluated.
@@ -73,7 +74,7 @@ class Data:
         return bool(self.description["both_directions"])
 
 
-def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
+def prepare(settings: Settings, probe: Sequence[str] = (), gpus: int = 0) -> Data:
     """Read and encode the pairs, and print a summary. A resumed attempt must use the same pairs as before.
 
     No files are written except the cache of encoded pairs.
@@ -81,6 +82,7 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
     Args:
         settings: The settings of the run.
         probe: The questions of --probe.
+        gpus: The number of GPUs on all machines.
 
     Raises:
         UserError: If the pairs cannot be used, or differ from the pairs the attempt was started with.
@@ -118,6 +120,8 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
     }
     if resumed:
         both = description["both_directions"] = check_data(settings, description)
+    else:
+        chosen |= choose_batch(settings, pairs * (2 if both else 1), gpus)
     if settings.learning.best_by == QUESTION_NATS and not both:
         raise UserError(
             f"--best-by {QUESTION_NATS}: only one direction is learned; add --both-directions on to a new attempt"
@@ -325,39 +329,3 @@ def extend_vocabulary(directory: Path, new: Vocabulary) -> Vocabulary:
     added = pluralize(len(known - set(old.tokens)), "new token")
     print(f"Starting from the weights of {directory}: {added} in the pairs; {len(old_tokens):,} others are kept.")
     return Vocabulary([*new_tokens, *old_tokens, *BYTES])
-
-
-def choose_preset(settings: Settings, pairs: int, validated: bool) -> dict[str, Any]:
-    """Choose the preset of a new attempt, and print the settings that it changes.
-
-    A preset is a set of default values for a corpus size. Values that conflict with other settings are skipped.
-
-    Args:
-        settings: The settings of the run.
-        pairs: The number of training pairs.
-        validated: Whether there are validation pairs. Without them, the default is to use no preset.
-
-    Returns:
-        The chosen settings, by name, including the preset itself.
-    """
-    by_pairs = preset_for(pairs) if validated else NONE
-    name = by_pairs if settings.run.preset == AUTO else settings.run.preset
-    chosen: dict[str, Any] = {"preset": name}
-    if name == NONE:
-        return chosen
-    conflicting = {}
-    for setting, value in values_of_preset(name, settings.model.architecture).items():
-        if setting not in settings.run.not_given:
-            continue
-        try:
-            replace(settings, **chosen, **{setting: value})
-        except UserError:
-            conflicting[setting] = value
-        else:
-            chosen[setting] = value
-    values = flags_for(Settings, {key: value for key, value in chosen.items() if key != "preset"}) or "sets nothing"
-    skipped = (
-        f"; without {flags_for(Settings, conflicting)}, which conflicts with other settings" if conflicting else ""
-    )
-    print(f"Preset {name}, for {pluralize(pairs, 'pair')} (--preset): {values}{skipped}.")
-    return chosen

@@ -1,5 +1,6 @@
 """--dry-run: estimates the memory and time of a run by measuring a few steps, without writing any files."""
 
+import dataclasses
 import itertools
 import time
 from collections import defaultdict
@@ -10,10 +11,12 @@ from typing import Any
 import tensorflow as tf
 
 from chatbot.attempts.settings import stored_values
-from chatbot.display import align_columns, pluralize
+from chatbot.display import align_columns, duration, pluralize
+from chatbot.errors import UserError
 from chatbot.flags import flags_for
 from chatbot.memory import peak_memory
 from chatbot.training.devices.towers import Tower
+from chatbot.training.memory import max_tokens
 from chatbot.training.metrics import Window
 from chatbot.training.replica import part_names, variable_bytes
 from chatbot.training.reporting.terminal import print_lines, steps_left, time_left
@@ -21,11 +24,11 @@ from chatbot.training.result import TrainingResult
 from chatbot.training.run import Run
 from chatbot.training.share import Prepared
 from chatbot.training.step import Synchronous
-from chatbot.training.update import resolve_update
+from chatbot.training.update import open_update, resolve_update
 
 # The largest batch is searched for among this many batches.
 PLANNED = 5000
-# Timing ends after this many steps or seconds.
+# Timing, of each number of devices, ends after this many steps or seconds.
 STEPS = 40
 MAX_SECONDS = 30.0
 
@@ -49,6 +52,7 @@ def dry_run(run: Run) -> TrainingResult:
         f"Steps: {run.batches.steps_per_epoch:,} per epoch of {pluralize(run.batches.pairs, 'pair')}; "
         f"{1000 * seconds:.1f} ms per step",
         f"Time: {count}; {f'{time_left(run, seconds)}, without validations' if steps else 'the run is over'}",
+        f"One epoch: {epoch_times(run, seconds)}",
         "Nothing was written. Without --dry-run, the same command trains.",
     ]
     print_lines(lines)
@@ -99,6 +103,29 @@ def seconds_per_step(run: Run) -> float:
             count += 1
         run.train_step.finished_steps()
         return (time.perf_counter() - started) / count
+
+
+def epoch_times(run: Run, seconds: float) -> str:
+    """Measure the time of an epoch with the first 1, 2, 4, ... of the towers, and format it for each number.
+
+    Args:
+        run: The run. Afterwards, its model must not be trained on all towers.
+        seconds: The time of a step on all towers, in seconds.
+    """
+    kind = "GPU" if all("GPU" in tower.device and not tower.virtual for tower in run.towers) else "tower"
+    epoch = run.batches.steps_per_epoch
+    times = []
+    for count in itertools.takewhile(len(run.towers).__gt__, (2**i for i in itertools.count())):
+        towers = run.towers[:count]
+        run.model.loss_size = run.model.loss_size._replace(max_tokens=max_tokens(run.settings, count))
+        try:
+            fewer = dataclasses.replace(run, towers=towers, train_step=open_update(run.model, run.settings, towers))
+            time_of_epoch = duration(epoch * seconds_per_step(fewer))
+        except (UserError, tf.errors.ResourceExhaustedError):  # the weights of `run` also take memory
+            time_of_epoch = "not measured"
+        times.append(f"{time_of_epoch} on {pluralize(count, kind)}")
+    times.append(f"{duration(epoch * seconds)} on {pluralize(len(run.towers), kind)}")
+    return ", ".join(times) + ("; measured with batches of the same size" if len(times) > 1 else "")
 
 
 def parameter_table(run: Run) -> list[str]:

@@ -122,6 +122,7 @@ class Loop:
         self._skipped = SkippedUpdates(run.progress)
         self._saved_step = run.progress.step  # the step of the last checkpoint, or 0
         self._reader = WindowReader()
+        self._unplanned_step: int | None = None  # a step that is logged only because of a signal or --time-limit
         # Each log prints the metrics of the previous log interval, so it does not wait for the current step. Only the
         # first log waits, so that users soon see that training works.
         self._max_unread = 0
@@ -157,7 +158,7 @@ class Loop:
         number = self._run.progress.step + 1
         with self._profile.step(number), self._watch.step(number):
             self._run.train_step(batch, rate)
-            due = self._run.due(number)
+            due = self._run.due(number, self._window.seconds_per_step)
         self._run.progress.set_step(number)
         self._reporter.advance()
         return due
@@ -167,6 +168,7 @@ class Loop:
         run = self._run
         step = run.progress.step
         compute_metrics = self._window.end(step, rate)
+        self._unplanned_step = None if due.log else step
         with self._watch.step(step):  # This block waits for other machines and for the devices.
             self._reader.put(compute_metrics, run.train_step.take_results())
             self.stop = run.team.agree(INTERRUPTED if self._interrupted else TIME_UP if run.time_is_up else "")
@@ -198,8 +200,11 @@ class Loop:
             if self._skipped.due:
                 break
             records.append(record | {"skipped_updates": run.progress.skipped_updates})
-            is_planned = run.calendar.due(record["step"]).log  # false if logged because of a signal or --time-limit
-            if is_planned and self._divergence.record(record["step"], results[-1]) and run.team.chief:
+            if (
+                record["step"] != self._unplanned_step
+                and self._divergence.record(record["step"], results[-1])
+                and run.team.chief
+            ):
                 failure = self._divergence.describe(run.settings.learning.learning_rate)
                 self._reporter.warn(f"{failure}; nothing is saved until the loss falls")
         return records

@@ -34,6 +34,8 @@ class Window:
         self._batches = batches
         self._begin_copies = begin_copies
         self._copied: collections.deque[Prepared] = collections.deque()
+        self._steps = 0
+        self.seconds_per_step: float | None = None  # in the last window
         self.restart()
 
     def restart(self, batches: Generator[Prepared, None, None] | None = None) -> None:
@@ -47,7 +49,7 @@ class Window:
             self._batches = batches
             self._copied.clear()
         self._wait_seconds = 0.0
-        self._tokens = self._positions = 0
+        self._steps = self._tokens = self._positions = 0
         self._started = time.perf_counter()
 
     @contextlib.contextmanager
@@ -69,6 +71,7 @@ class Window:
             self._copied.append(prepared)
         self._wait_seconds += time.perf_counter() - started
         batch = self._copied.popleft()
+        self._steps += 1
         for share in batch.batch.shares:
             for ids in (share.source, share.target_in):
                 self._tokens += np.count_nonzero(ids != PAD)
@@ -92,6 +95,7 @@ class Window:
         seconds = time.perf_counter() - self._started
         wait_seconds = self._wait_seconds
         padding = 1 - self._tokens / max(1, self._positions)
+        self.seconds_per_step = seconds / max(1, self._steps)
         self.restart()
 
         def compute_metrics(results: Sequence[StepResult]) -> dict[str, Any]:

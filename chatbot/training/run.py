@@ -19,6 +19,7 @@ from chatbot.attempts.settings import stored_settings
 from chatbot.config.corpus import AUTO
 from chatbot.config.learning import LearningSettings
 from chatbot.config.model import RECURRENT, TRANSFORMER
+from chatbot.config.run import base_batch
 from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batches
 from chatbot.corpus.workers import prefetched
@@ -36,7 +37,15 @@ from chatbot.training.machines.team import ALONE, Team
 from chatbot.training.memory import min_memory, read_too_large, write_too_large
 from chatbot.training.new_model import new_model, set_initial_weights
 from chatbot.training.replica import TrainState
-from chatbot.training.schedule import MIN_STEPS, Calendar, Due, Schedule, make_calendar, make_schedule
+from chatbot.training.schedule import (
+    MIN_STEPS,
+    Calendar,
+    Due,
+    Schedule,
+    make_calendar,
+    make_schedule,
+    next_log_interval,
+)
 from chatbot.training.share import Prepared
 from chatbot.training.update import open_update
 from chatbot.training.validation import Validator
@@ -103,17 +112,28 @@ class Run:
             return f"no improvement in {pluralize(failures, 'validation')}{best}; continue with a larger --patience"
         return ""
 
-    def due(self, step: int) -> Due:
+    def due(self, step: int, seconds_per_step: float | None = None) -> Due:
         """Return the actions that are due after a step. Must be called on all machines.
 
-        The chief decides for all machines whether --save-minutes have passed.
+        By the chief's clock, all machines save after --save-minutes, and without --log-every change the interval
+        between logs. They exchange this only at steps that all of them log.
+
+        Args:
+            step: The step, counted from 1.
+            seconds_per_step: The time of recent steps, in seconds; None if unknown. Only the chief's time is used.
         """
         due = self.calendar.due(step)
-        minutes = self.settings.run.save_minutes
-        if minutes is None or due.save or not due.log:
+        settings = self.settings.run
+        minutes = settings.minutes_between_saves
+        if not due.log or (settings.log_every and (minutes is None or due.save)):
             return due
-        late = self.team.chief and self.checkpoints.minutes_since_save() >= minutes
-        return due._replace(save=bool(self.team.agree("late" if late else "")))
+        old = interval = self.calendar.log_every
+        if settings.log_every is None and seconds_per_step is not None:
+            interval = next_log_interval(old, seconds_per_step)
+        late = minutes is not None and self.checkpoints.minutes_since_save() >= minutes
+        news = self.team.broadcast_text(f"{interval} {late:d}" if late or interval != old else "")
+        self.calendar.log_every, saves = map(int, news.split() or (old, False))
+        return due._replace(save=due.save or bool(saves))
 
     def gather_state(self, watched: AbstractContextManager[None]) -> TrainState:
         """Copy the weights into the model and return the rest of the state. Must be called on all machines.
@@ -266,7 +286,7 @@ def build_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Tea
         model=model,
         team=team,
         batches=batches,
-        schedule=make_schedule(learning, pairs, steps),
+        schedule=make_schedule(learning, pairs, steps, base_batch(settings.run.preset, settings.model.architecture)),
         calendar=make_calendar(settings, steps, pairs, validated, data.validation_decides),
         train_step=train_step,
         # With several machines, the chief validates on a single device.

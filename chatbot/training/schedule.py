@@ -9,9 +9,8 @@ from chatbot.config.training import Settings
 from chatbot.display import pluralize
 from chatbot.errors import UserError
 
-# With --scale-learning-rate, --learning-rate refers to batches of this size.
-BASE_BATCH = 64
-# With --scale-learning-rate, the default warm-up is one epoch, but at most this many steps.
+# With --scale-learning-rate, the default warm-up is one epoch, but at most this many steps, and at most RISING_FRACTION
+# of the run.
 MAX_WARM_UP = 1000
 # With the one-cycle schedule, the learning rate starts at this fraction of the highest rate, and rises during this
 # fraction of the run.
@@ -21,6 +20,10 @@ RISING_FRACTION = 0.3
 # --epochs and validation, a run takes EPOCHS epochs, but at least MIN_STEPS steps.
 MIN_STEPS = 1000
 EPOCHS = 10
+# Without --log-every, the interval between logs is FIRST_LOG_INTERVAL steps, which is doubled or halved until it takes
+# about this many seconds.
+LOG_SECONDS = 1.0
+FIRST_LOG_INTERVAL = 8
 # By default, the model is validated once per epoch. These are the limits of the interval in steps.
 MIN_VALIDATION_INTERVAL = 100
 MAX_VALIDATION_INTERVAL = 2000
@@ -66,7 +69,7 @@ def _half_cosine(first: float, last: float, part: float) -> float:
     return last + (first - last) * (1 + math.cos(math.pi * min(max(part, 0.0), 1.0))) / 2
 
 
-def make_schedule(settings: LearningSettings, pairs: float, steps_per_epoch: int) -> Schedule:
+def make_schedule(settings: LearningSettings, pairs: float, steps_per_epoch: int, base: int) -> Schedule:
     """Create the learning rate schedule of a run.
 
     With --scale-learning-rate, the rate grows with the batch size, because larger batches have less gradient noise. It
@@ -76,17 +79,19 @@ def make_schedule(settings: LearningSettings, pairs: float, steps_per_epoch: int
         settings: The learning settings.
         pairs: The average number of pairs in a global batch.
         steps_per_epoch: The number of steps in an epoch.
+        base: The batch size to which --learning-rate refers.
 
     Raises:
         UserError: If the warm-up takes the whole run or longer.
     """
-    factors = {"linear": pairs / BASE_BATCH, "sqrt": (pairs / BASE_BATCH) ** 0.5, "none": 1.0}
+    factors = {"linear": pairs / base, "sqrt": (pairs / base) ** 0.5, "none": 1.0}
     length = settings.steps or (settings.epochs or 0) * steps_per_epoch
     warm_up = settings.warm_up
     if settings.schedule == ONE_CYCLE:
         warm_up = warm_up or min(math.ceil(RISING_FRACTION * length), length - 1)
     elif warm_up is None:
-        warm_up = min(steps_per_epoch, MAX_WARM_UP) if settings.scale_learning_rate != "none" else 0
+        limit = int(RISING_FRACTION * length) if length else MAX_WARM_UP
+        warm_up = min(steps_per_epoch, MAX_WARM_UP, limit) if settings.scale_learning_rate != "none" else 0
     if settings.schedule in (COSINE, ONE_CYCLE) and warm_up >= length:
         raise UserError(
             f"--warm-up {warm_up}: the run has only {pluralize(length, 'step')}; reduce it, or train longer"
@@ -103,12 +108,12 @@ class Due(NamedTuple):
     save: bool
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Calendar:
     """Determines after which steps a run logs, validates and saves. All intervals are in steps."""
 
-    log_every: int
-    save_every: int
+    log_every: int  # changes during a run without --log-every
+    save_every: int | None  # None if only the time determines when to save
     validate_every: int | None  # None without validation
     last_step: int | None  # None if only validation ends the run
 
@@ -116,9 +121,17 @@ class Calendar:
         """Return the actions due after a step, counted from 1. Validated steps are saved, and saved steps logged."""
         last = step == self.last_step
         validate = self.validate_every is not None and (last or step % self.validate_every == 0)
-        save = validate or last or step % self.save_every == 0
+        save = validate or last or (self.save_every is not None and step % self.save_every == 0)
         log = save or step == 1 or step % self.log_every == 0
         return Due(log, validate, save)
+
+
+def next_log_interval(interval: int, seconds_per_step: float) -> int:
+    """Return the interval between logs, in steps, that follows `interval` if a log is due every LOG_SECONDS."""
+    seconds = interval * seconds_per_step
+    return (
+        2 * interval if 2 * seconds <= LOG_SECONDS else max(1, interval // 2) if seconds > 2 * LOG_SECONDS else interval
+    )
 
 
 def make_calendar(
@@ -143,4 +156,4 @@ def make_calendar(
     every = run.validate_every or max(
         MIN_VALIDATION_INTERVAL, min_interval, min(steps_per_epoch, MAX_VALIDATION_INTERVAL)
     )
-    return Calendar(run.log_every, run.save_every, every if validation_pairs else None, last)
+    return Calendar(run.log_every or FIRST_LOG_INTERVAL, run.save_every, every if validation_pairs else None, last)

@@ -209,7 +209,8 @@ def train_here(settings: Settings, cluster: Cluster | None = None) -> TrainingRe
     gpus = select_gpus(settings)  # Checks --gpus before the data are read.
     needs_lock = chief and not settings.run.dry_run
     with quiet(settings.run.quiet), attempt_lock(settings) if needs_lock else contextlib.nullcontext():
-        data = prepare(settings, read_probe(settings.run.probe) if chief else ())
+        machines = 1 if cluster is None else len(cluster.workers)
+        data = prepare(settings, read_probe(settings.run.probe) if chief else (), len(gpus) * machines)
         settings = replace(settings, **data.chosen)
         if cluster is None:
             return train_on(settings, data, open_and_print_towers(settings, gpus))

@@ -6,6 +6,8 @@ Nothing is traced: `tests/training/test_variable_update.py` has the updates them
 import dataclasses
 import json
 import math
+import os
+import signal
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -208,3 +210,12 @@ def test_spike_is_reported_and_saving_continues_after_it(capsys: pytest.CaptureF
     train_untraced(high=range(3, 9), steps=12)
     assert ": --learning-rate 0.002 is too high; nothing is saved until the loss falls" in capsys.readouterr().err
     assert saved_step() == 12
+
+
+def test_loss_that_is_logged_because_of_a_signal_does_not_count() -> None:
+    """An uninterrupted run would not log it. With it, three losses would be high."""
+    strike = {12: lambda: os.kill(os.getpid(), signal.SIGINT)}
+    _, result = train_untraced(
+        high=range(2, 13), strike=lambda step: strike.get(step, int)(), steps=20, log_every=5, save_every=100
+    )
+    assert (result.interrupted, saved_step()) == (True, 12)

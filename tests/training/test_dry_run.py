@@ -1,5 +1,6 @@
 """--dry-run plans a run by a few steps, and writes nothing."""
 
+import dataclasses
 import os
 import re
 import sys
@@ -11,9 +12,12 @@ import chatbot
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import compose, replace
+from chatbot.model.sequences import MULTIPLE
+from chatbot.training import dry_run as module
 from chatbot.training.data import prepare
-from chatbot.training.dry_run import dry_run
-from chatbot.training.run import open_run
+from chatbot.training.devices.towers import Tower
+from chatbot.training.dry_run import dry_run, epoch_times
+from chatbot.training.run import Run, open_run
 from chatbot.training.start import start
 from tests.training.small_run import TOWERS, small_settings
 from tests.training.untraced_update import train_untraced
@@ -54,6 +58,9 @@ def test_plan_of_an_attempt_that_exists_changes_no_file(
         assert 1e6 * int(whole[1].replace(",", "")) == pytest.approx(pages * os.sysconf("SC_PAGE_SIZE"), rel=0.5)
     assert re.search(r"\nSteps: 3 per epoch of 10 pairs; \d+\.\d ms per step\n", printed)
     assert re.search(r"\nTime: 6 steps; 0:00:\d\d left, [-\d]+ \d\d:\d\d, without validations\n", printed)
+    assert re.search(
+        r"\nOne epoch: 0:00:\d\d on 1 tower, 0:00:\d\d on 2 towers; measured with batches of the same size\n", printed
+    )
 
 
 def test_plan_of_two_replicas(pairs_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,6 +75,34 @@ def test_plan_of_two_replicas(pairs_file: Path, capsys: pytest.CaptureFixture[st
     assert "Time: 1,000 steps; " in printed
     assert not Path("checkpoints").exists()
     assert not Path("tensorboard").exists()
+
+
+def test_epochs_are_measured_with_fewer_devices(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one of three devices, and with two. An epoch has three batches, the first with two of the ten pairs."""
+    measured = []
+    too_large = False
+
+    def seconds_per_step(run: Run) -> float:
+        shares = next(run.batches_ahead()).batch.shares
+        measured.append(
+            (len(run.towers), sorted(len(share.source) for share in shares), run.model.loss_size.max_tokens)
+        )
+        if too_large:
+            raise UserError("out of memory")
+        return 3600.0 * len(shares)
+
+    monkeypatch.setattr(module, "seconds_per_step", seconds_per_step)
+    settings = small_settings(data=("pairs.tsv",), dry_run=True, max_length=10)
+    run = open_run(settings, prepare(settings), [*TOWERS, Tower("cpu_2", "/CPU:2", "CPU", None)])
+    times = "3:00:00 on 1 tower, 6:00:00 on 2 towers, 3:00:00 on 3 towers"
+    assert epoch_times(run, 3600.0) == f"{times}; measured with batches of the same size"
+    assert measured == [(1, [2], 4 * 10 + MULTIPLE), (2, [1, 1], 2 * 10 + MULTIPLE)]
+    too_large = True
+    assert epoch_times(run, 3600.0).startswith("not measured on 1 tower, not measured on 2 towers, 3:00:00 on 3 ")
+    gpus = [dataclasses.replace(tower, device="/GPU:0") for tower in TOWERS[:1]]
+    assert epoch_times(dataclasses.replace(run, towers=gpus), 10.0) == "0:00:30 on 1 GPU"
+    gpus = [dataclasses.replace(gpus[0], virtual=True)]
+    assert epoch_times(dataclasses.replace(run, towers=gpus), 10.0) == "0:00:30 on 1 tower"
 
 
 @pytest.mark.parametrize(

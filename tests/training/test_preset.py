@@ -11,10 +11,11 @@ from chatbot.attempts.opening import write_attempt
 from chatbot.attempts.settings import settings_over_config, stored_settings, train_settings
 from chatbot.config.learning import LearningSettings
 from chatbot.config.model import ModelSettings
-from chatbot.config.run import PRESETS, TRANSFORMER_PRESET, preset_for
+from chatbot.config.run import PRESETS, TRANSFORMER_PRESET, base_batch, preset_for
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import compose, flags_of, replace
+from chatbot.training import preset
 from chatbot.training.data import Data, prepare
 
 SMALL = {"copy": True, "ngrams": 3, "keep_prob": 0.8, "both_directions": "on"}
@@ -120,3 +121,63 @@ def test_attempt_keeps_what_its_preset_has_set(
     with pytest.raises(UserError, match="--preset small -> large"):
         prepare(settings_over_config({"preset": "large"}))
     assert settings_over_config({"keep_prob": 0.6}).model.keep_prob == 0.6
+
+
+@pytest.mark.parametrize(
+    ("given", "examples", "gpus", "expected"),
+    [
+        ({}, 10**6, 0, {}),
+        ({}, 10**6, 1, {"batch_size": 512, "scale_learning_rate": "sqrt"}),
+        ({}, 10**6, 3, {"batch_size": 1536, "scale_learning_rate": "sqrt"}),
+        ({}, 10**6, 8, {"batch_size": 2048, "scale_learning_rate": "sqrt"}),  # none larger was measured
+        ({}, 153_599, 4, {"batch_size": 512, "scale_learning_rate": "sqrt"}),  # an epoch keeps 150 steps
+        ({}, 38_399, 4, {}),  # the preset has 128
+        ({"preset": "none"}, 38_399, 2, {"batch_size": 128, "scale_learning_rate": "sqrt"}),
+        ({}, 50, 4, {}),
+        ({"learning_rate": 0.001}, 10**6, 1, {"batch_size": 512}),
+        ({"scale_learning_rate": "none"}, 10**6, 1, {"batch_size": 512}),
+        ({"batch_size": 128}, 10**6, 4, {}),
+        ({"batch_tokens": 4096}, 10**6, 4, {}),
+        ({"accumulate": 2}, 10**6, 4, {}),
+        ({"model_parallel": True}, 10**6, 4, {}),
+        ({"asynchronous": True}, 10**6, 4, {}),
+    ],
+)
+def test_batches_are_as_large_as_gpus_and_pairs_allow(
+    given: dict[str, Any], examples: int, gpus: int, expected: dict[str, Any]
+) -> None:
+    assert preset.choose_batch(settings_over_config({"preset": "large", **given}), examples, gpus) == expected
+
+
+def test_fine_tuning_keeps_its_batches(work_dir: Path) -> None:
+    settings = replace(settings_over_config({"preset": "large"}), init_from="other")
+    assert preset.choose_batch(settings, 10**6, 4) == {}
+
+
+def test_attempt_keeps_its_batches_on_other_devices(
+    small: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On two GPUs, with the limits of a small corpus. The pairs of both directions count."""
+    monkeypatch.setattr(preset, "PAIRS_PER_GPU", 8)
+    monkeypatch.setattr(preset, "MIN_STEPS_PER_EPOCH", 1)
+    monkeypatch.setitem(PRESETS, "small", {**SMALL, "batch_size": 8})
+    settings = settings_over_config(small)
+    data = prepare(settings, gpus=2)
+    assert data.description["pairs"] < 16 <= 2 * data.description["pairs"]
+    batches = "--scale-learning-rate sqrt --batch-size 16 (8 pairs for each of 2 GPUs, because fewer would not keep"
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("Batches: "))
+    assert line == f"Batches: {batches} it busy). To train as on a CPU, add --batch-size 8."
+    assert len(line) < 200
+    settings = replace(settings, **data.chosen)
+    assert (settings.learning.batch_size, settings.learning.scale_learning_rate) == (16, "sqrt")
+    write_attempt(settings, data.vocabulary, data.description)
+    (settings.run.directory / LAST).touch()
+    for given in ({}, small):
+        resumed = settings_over_config(given)
+        resumed = replace(resumed, **prepare(resumed, gpus=1).chosen)
+        assert (resumed.learning.batch_size, resumed.learning.scale_learning_rate) == (16, "sqrt")
+
+
+def test_rates_refer_to_the_batches_of_the_preset() -> None:
+    presets = [("none", "lstm"), ("auto", "lstm"), ("small", "lstm"), ("large", "lstm"), ("large", "transformer")]
+    assert [base_batch(*names) for names in presets] == [64, 64, 64, 128, 128]

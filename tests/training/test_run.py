@@ -39,12 +39,12 @@ RATES = {"learning_rate": 0.1, "scale_learning_rate": "linear", "optimizer": "sg
 
 
 def test_each_step_gets_its_number_rate_and_batch(pairs_file: Path) -> None:
-    """A warm-up of two steps to a rate that is scaled by the pairs of an update, accumulation included."""
+    """A warm-up of two steps to a rate for a preset's 128 pairs, scaled by those of an update with accumulation."""
     flags = {"batch_size": 2, "accumulate": 2, "precision": "bfloat16", "label_smoothing": 0.1, "warm_up": 2}
-    run, _ = train_untraced(**RATES, **flags, steps=5)
+    run, _ = train_untraced(**RATES, **flags, steps=5, preset="medium")
     steps = steps_of(run)
     assert [number for number, _, _ in steps] == [0, 1, 2, 3, 4]
-    highest = 0.1 * 4 / 64
+    highest = 0.1 * 4 / 128
     assert [rate for _, rate, _ in steps] == pytest.approx([highest / 2, *[highest] * 4])
     assert sorted(len(ids) for _, _, ids in steps[:3]) == [2, 4, 4]  # ten pairs
     assert [line["learning_rate"] for line in metrics()] == [rate for _, rate, _ in steps]
@@ -163,6 +163,7 @@ def test_window_adds_up_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         "padding": pytest.approx(4 / 16),
         "input_wait": pytest.approx(3 / 9),
     }
+    assert window.seconds_per_step == pytest.approx(9 / 2)
     clock.now += 2  # what follows counts in the next window, also while the last steps are computed
     with window.pause():
         clock.now += 50
@@ -170,6 +171,17 @@ def test_window_adds_up_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     assert window.end(10, 0.1)(steps)["examples_per_s"] == pytest.approx(9 / 3)
     clock.now += 1
     assert window.end(11, 0.1)(steps)["examples_per_s"] == pytest.approx(9)
+
+
+def test_logs_follow_the_time_of_steps(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 0.1 s, except the first one. The time of a save does not count."""
+    clock = Clock(monkeypatch)
+
+    def step(number: int) -> None:
+        clock.now += 0.1 if number > 1 else 60
+
+    train_untraced(strike=step, log_every=None, steps=40, save_every=27)
+    assert [line["step"] for line in metrics()] == [1, 8, 12, 16, 24, 27, 32, 40]
 
 
 def test_other_batches_replace_those_that_were_copied() -> None:

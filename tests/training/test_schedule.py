@@ -1,5 +1,6 @@
 """The learning rate of each step, which steps are logged, validated and saved, and which step is the last."""
 
+import dataclasses
 from math import cos, pi, sqrt
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import compose
 from chatbot.training.run import Run
-from chatbot.training.schedule import Calendar, make_calendar, make_schedule
+from chatbot.training.schedule import FIRST_LOG_INTERVAL, Calendar, make_calendar, make_schedule, next_log_interval
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,8 @@ from chatbot.training.schedule import Calendar, make_calendar, make_schedule
         ({"scale_learning_rate": "linear", "warm_up": 0}, 256, 300, 0.008, 0),
         ({"scale_learning_rate": "sqrt", "warm_up": 7}, 256, 300, 0.004, 7),
         ({"scale_learning_rate": "sqrt"}, 64, 300, 0.002, 300),  # --learning-rate is defined for 64 pairs
+        ({"scale_learning_rate": "sqrt", "steps": 100}, 64, 300, 0.002, 30),  # 30% of the run
+        ({"scale_learning_rate": "sqrt", "epochs": 1, "schedule": "cosine"}, 64, 300, 0.002, 90),
         ({"schedule": "one-cycle", "steps": 10}, 64, 500, 0.002, 3),  # 30% of the run
         ({"schedule": "one-cycle", "steps": 10, "warm_up": 5}, 64, 500, 0.002, 5),
     ],
@@ -31,7 +34,7 @@ from chatbot.training.schedule import Calendar, make_calendar, make_schedule
 def test_highest_rate_and_warm_up_follow_the_settings(
     changes: dict[str, Any], pairs: int, steps_per_epoch: int, highest: float, warm_up: int
 ) -> None:
-    schedule = make_schedule(LearningSettings(learning_rate=0.002, **changes), pairs, steps_per_epoch)
+    schedule = make_schedule(LearningSettings(learning_rate=0.002, **changes), pairs, steps_per_epoch, 64)
     assert (schedule.highest, schedule.warm_up) == (pytest.approx(highest), warm_up)
 
 
@@ -47,7 +50,7 @@ SLOW = {
 @pytest.mark.parametrize("kind", SLOW)
 def test_schedules_equal_their_formulas(kind: str) -> None:
     settings = LearningSettings(learning_rate=RATE, warm_up=WARM_UP, schedule=kind, epochs=2)
-    schedule = make_schedule(settings, 64, LENGTH // 2)
+    schedule = make_schedule(settings, 64, LENGTH // 2, 64)
     rising = [RATE * (step + 1) / WARM_UP for step in range(WARM_UP)]
     if kind == "one-cycle":
         rising = [RATE / 25 + RATE * 24 / 25 * (1 - cos(pi * step / 3)) / 2 for step in range(WARM_UP)]
@@ -68,7 +71,7 @@ def test_schedules_equal_their_formulas(kind: str) -> None:
 )
 def test_impossible_schedules_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        make_schedule(LearningSettings(**changes), 64, 500)
+        make_schedule(LearningSettings(**changes), 64, 500, 64)
 
 
 @pytest.mark.parametrize(
@@ -132,17 +135,74 @@ def test_interval_of_validations_follows_both_sets(
 )
 def test_clock_of_the_chief_decides_at_logged_steps(step: int, chief: bool, minutes: float, saves: bool) -> None:
     """--save-minutes 2, --log-every 10, --save-every 50. minutes: since the last save, on this machine."""
+    run, asked = clocked_run("10 1" if not chief else None, minutes, log_every=10, save_every=50, save_minutes=2)
+    assert Run.due(run, step, 1000.0) == (step % 10 == 0, False, saves)
+    assert len(asked) == (step == 10)  # all machines exchange at the same steps
+    assert run.calendar.log_every == 10
+
+
+def clocked_run(news: str | None, minutes: float, **settings: Any) -> tuple[Any, list[str]]:
+    """A run that follows the clock, and the texts that it sends to all machines.
+
+    news: What the chief sends, on another machine. minutes: since the last save, on this machine.
+    """
     asked: list[str] = []
 
-    def agree(reason: str) -> str:
-        asked.append(reason)
-        return reason if chief else "late"
+    def broadcast_text(text: str) -> str:
+        asked.append(text)
+        return text if news is None else news
 
-    run: Any = SimpleNamespace(
-        calendar=Calendar(log_every=10, save_every=50, validate_every=None, last_step=None),
-        settings=compose(Settings, save_minutes=2),
-        team=SimpleNamespace(chief=chief, agree=agree),
+    composed = compose(Settings, **settings)
+    run = SimpleNamespace(
+        calendar=dataclasses.replace(make_calendar(composed, 10**6, 64, 0, False), last_step=None),
+        settings=composed,
+        team=SimpleNamespace(broadcast_text=broadcast_text),
         checkpoints=SimpleNamespace(minutes_since_save=lambda: minutes),
     )
-    assert Run.due(run, step) == (step % 10 == 0, False, saves)
-    assert len(asked) == (step == 10)  # all machines exchange at the same steps
+    return run, asked
+
+
+@pytest.mark.parametrize(
+    ("settings", "minutes", "saves"),
+    [
+        ({}, 4.9, False),
+        ({}, 5.0, True),
+        ({"save_every": 7}, 100.0, False),
+        ({"save_every": 8}, 0.0, True),
+        ({"save_minutes": 9}, 8.0, False),
+        ({"save_minutes": 9}, 9.0, True),
+    ],
+)
+def test_checkpoints_follow_the_clock_unless_steps_are_given(
+    settings: dict[str, Any], minutes: float, saves: bool
+) -> None:
+    run, _ = clocked_run(None, minutes, **settings)
+    assert Run.due(run, 8, None) == (True, False, saves)
+    assert run.calendar.log_every == 8
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0.01, 64), (0.9, 2), (4.0, 1), (0.0001, 8192)])
+def test_logs_approach_one_per_second(seconds: float, expected: int) -> None:
+    """Each interval is a power of two, and stays when the last logs took half a second to two seconds."""
+    run, asked = clocked_run(None, 0.0)
+    logged = [step for step in range(1, 40_000) if Run.due(run, step, None if step < 8 else seconds).log]
+    assert logged[:2] == [1, FIRST_LOG_INTERVAL]
+    assert logged[-1] - logged[-2] == run.calendar.log_every == expected
+    assert [text for text in asked if text] == [f"{2**i} 0" for i in powers(expected)]
+    assert next_log_interval(expected, seconds) == expected
+
+
+def powers(last: int) -> range:
+    """The exponents of the intervals from the first one to the last one."""
+    first, end = FIRST_LOG_INTERVAL.bit_length() - 1, last.bit_length() - 1
+    return range(first + 1, end + 1) if end > first else range(first - 1, end - 1, -1)
+
+
+def test_other_machines_take_the_interval_and_the_saves_of_the_chief() -> None:
+    """Whose clock differs. At other steps, none asks."""
+    run, asked = clocked_run("32 1", minutes=0.0)
+    assert Run.due(run, 7, 9.0) == (False, False, False)
+    assert not asked
+    assert Run.due(run, 8, 9.0) == (True, False, True)
+    assert run.calendar.log_every == 32
+    assert [Run.due(run, step, 9.0).log for step in (16, 24, 32)] == [False, False, True]

@@ -2,6 +2,7 @@
 
 import json
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,6 +93,18 @@ def test_processes_that_cannot_be_started_are_errors(monkeypatch: pytest.MonkeyP
         UserError, match=r"^--local-workers: TF_CONFIG already defines the machines; leave out --local-workers"
     ):
         module.start(compose(Settings, local_workers=2))
+
+
+def test_gpus_of_all_machines_determine_the_batches(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(_settings: Settings, _probe: Any, gpus: int) -> None:
+        raise UserError(f"{gpus} GPUs")
+
+    monkeypatch.setattr(module, "prepare", stop)
+    monkeypatch.setattr(module, "choose_gpus", lambda *_: FOUR[:2])
+    for hosts, gpus in ((None, 2), ("a:1,b:1,c:1", 6)):
+        settings = compose(Settings, worker_hosts=hosts, task_index=hosts and 0)
+        with pytest.raises(UserError, match=f"^{gpus} GPUs$"):
+            module.train_here(settings, module.find_cluster(settings.parallel))
 
 
 def test_gpu_that_fails_in_mid_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

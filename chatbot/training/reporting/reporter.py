@@ -57,7 +57,7 @@ WANDB_DEFAULTS = {"WANDB_MODE": "offline", "WANDB_PROJECT": "chatbot", "WANDB_ER
 LINE = orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY
 CURVES = "curves.png"
 # Minimum number of records for drawing curves.
-MIN_RECORDS = 20
+MIN_RECORDS = 10
 
 
 class Reporter:
