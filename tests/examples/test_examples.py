@@ -52,6 +52,14 @@ def test_replies_are_looked_up(name: str, examples: Path, chat_file: Path) -> No
     assert run(examples / name / "run.sh") == expected(examples / name)
 
 
+@pytest.mark.parametrize("page", ["README.md", "README.zh.md"])
+def test_guide_states_the_figures_of_the_expected_output(page: str) -> None:
+    found = re.match(r"(--min-score \S+): (\d+%)", expected(ROOT / "examples/shop"))
+    text = (ROOT / "examples/shop" / page).read_text(encoding="utf-8")
+    assert found
+    assert all(figure in text for figure in found.groups())
+
+
 @pytest.mark.slow
 def test_messenger_receives_the_replies_of_the_server(examples: Path) -> None:
     """Replies to questions from the corpus are looked up, so a model trained for two steps suffices."""
