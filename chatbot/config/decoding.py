@@ -10,6 +10,8 @@ from chatbot.flags import Flags, flag_of, setting
 
 TOKENS = "tokens"
 MAX_RETRIEVED = 1000
+# The lowest value of --min-score, which every reply reaches.
+MIN_SCORE = -1000.0
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 MAX_STOP_CHARACTERS = 100  # maximum number of characters in a stop string
 
@@ -109,8 +111,8 @@ class DecodingSettings(Flags):
     min_score: float | None = setting(
         None,
         "minimum score of a reply; if no candidate reaches it, --fallback is sent",
-        unset="no minimum",
-        minimum=-1000,
+        unset="no minimum, or that of an attempt trained without validation",
+        minimum=MIN_SCORE,
         maximum=1000,
     )
     fallback: str = setting(

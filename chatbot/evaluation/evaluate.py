@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from chatbot.attempts.trained import Trained
 from chatbot.config.corpus import AUTO
-from chatbot.config.decoding import DecodingSettings
+from chatbot.config.decoding import MIN_SCORE, DecodingSettings
 from chatbot.corpus.dataset import Corpus
 from chatbot.corpus.tokenizer import tokens_of
 from chatbot.decoding.reply_text import Reply
@@ -77,7 +77,11 @@ def evaluate(evaluation: Evaluation) -> dict[str, Any]:
         return {**measurer(replies), "fluency_nats_per_character": None if fluency is None else fluency(replies)}
 
     model = TensorFlowModel(trained.model)
-    replier = replier_for(trained, evaluation.decoding, model)
+    decoding = evaluation.decoding
+    if evaluation.precision is not None and decoding.retrieved and decoding.min_score is None:
+        # The scores of all answers are needed, also of those below the minimum score of the attempt.
+        decoding = dataclasses.replace(decoding, min_score=MIN_SCORE)
+    replier = replier_for(trained, decoding, model)
     best = best_replies(replier, samples)
     replies = [best_reply.text for best_reply in best]
     rows = {"references": measurer.references, "random": measurer.random_replies()}

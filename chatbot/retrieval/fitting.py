@@ -68,6 +68,9 @@ def fit_judge(
         min_scores = [_fit_min_score(index) for index in (retrieval, by_characters)]
         if any(score is not None for score in min_scores):
             write_json(folder / JUDGE, {"weights": WITHOUT_MODEL, **dict(zip(MIN_SCORES, min_scores, strict=True))})
+        if min_scores[0] is not None:
+            share = f"which {ANSWERED_FRACTION:.0%} of the right answers to other phrasings in the data reach"
+            print(f"The chat answers from a score of {min_scores[0]:.1f} on, {share} (--min-score R overrides it).")
     elif retrieval.meaning is not None:
         all_features = {**dict.fromkeys(FEATURES, 1.0), "question": float(both_directions)}
         groups = [*_reply_features(Judge(model, vocabulary, retrieval, all_features), held_out)]

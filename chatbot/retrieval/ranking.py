@@ -64,7 +64,7 @@ class RetrievedReplies:
         """Return the retrieved replies to each question with their scores, best first.
 
         A question has no replies if it resembles no training question, or if no reply reaches the minimum score of the
-        attempt.
+        attempt and --min-score is not given.
 
         Args:
             questions: The ids of each question and its history that the model reads.
@@ -86,7 +86,9 @@ class RetrievedReplies:
         common = self._score(questions, others, is_wanted)
         if not is_wanted():
             return [[] for _ in questions]
-        min_score = -np.inf if self._retrieval.min_score is None else self._retrieval.min_score
+        # If the user chooses a minimum score, the caller applies it.
+        is_chosen = self._decoding.min_score is not None or self._retrieval.min_score is None
+        min_score = -np.inf if is_chosen else self._retrieval.min_score
         results = []
         for main, more, by_probability in zip(best, common, chooses_common, strict=True):
             ordered = sorted([*main, *more], key=lambda x: -(x.log_probability if by_probability else x.reply.score))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from chatbot import commands
 from chatbot.attempts.trained import Trained
 from chatbot.config.corpus import MIN_VOCABULARY, CorpusSettings
-from chatbot.config.decoding import DecodingSettings
+from chatbot.config.decoding import MIN_SCORE, DecodingSettings
 from chatbot.config.evaluation import HeldOutSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.dataset import encode
@@ -162,15 +162,19 @@ def test_command_compares_with_other_corpora(
     known = "known.jsonl"
     Path(known).write_text('{"x": "你好", "y": "我很好"}\n{"x": "吃了吗", "y": "吃了"}\n', encoding="utf-8")
     write_attempt(Path("checkpoints/default"), data=(known,))
-    monkeypatch.setattr(
-        evaluate_module,
-        "replier_for",
-        lambda *_: SimpleNamespace(best=lambda ids: [Reply("吃了", float(len(x))) for x in ids]),
-    )
+    used: list[DecodingSettings] = []
+
+    def replier(trained: Trained, decoding: DecodingSettings, model: Any) -> Any:
+        used.append(decoding)
+        return SimpleNamespace(best=lambda ids: [Reply("吃了", float(len(x))) for x in ids])
+
+    monkeypatch.setattr(evaluate_module, "replier_for", replier)
     flags = ["--baseline-data", "pairs.tsv", "--report", "r.html", "--fluency-corpus", "usual.jsonl"]
     Path("outside.txt").write_text("好\n\n今天天气怎么样\n", encoding="utf-8")
     flags += ["--precision", "0.5", "--outside", "outside.txt"]
+    flags += ["--retrieve", "5"]
     measures, error = command("--data", known, *flags, "--map", "{question: x, answer: y}")  # of --data alone
+    assert used[0].min_score == MIN_SCORE  # no answer is left out below the score that training has fitted
     assert measures["baseline"]["chrf"] == pytest.approx(100)
     curve = measures["precision_curve"]
     assert curve[-1][:2] == [1, 1 / 4]  # all answered; one of two is right, and none of those from outside

@@ -158,6 +158,10 @@ def test_without_validation_the_model_neither_judges_nor_replies() -> None:
         asked = responder(([6, 8], 0.4, 0.0), decoding=decoding, is_validated=False, min_score=least)
         assert best_of(asked, "你好天", 9)[0].text == reply_of(asked, "你好天") == reply
         assert replies_of(asked, ["天天", "你好天", " "])[:2] == ["?", reply]
+    chosen = dataclasses.replace(decoding, min_score=0.1)  # in place of the fitted one
+    assert (
+        reply_of(responder(([6, 8], 0.4, 0.0), decoding=chosen, is_validated=False, min_score=0.5), "你好天") == "你吗"
+    )
 
 
 def test_weights_of_another_version_are_refused() -> None:
