@@ -38,7 +38,6 @@ def fit_judge(
     folder: Path,
     vocabulary: Vocabulary,
     model: Model,
-    both_directions: bool,
     held_out: Sequence[IdPair],
 ) -> None:
     """Fit the judge, and write it to the index of an attempt's training pairs.
@@ -54,7 +53,6 @@ def fit_judge(
         folder: The folder of the index.
         vocabulary: The vocabulary of the attempt.
         model: The model of the attempt.
-        both_directions: Whether the model also learned to generate questions from replies.
         held_out: The validation pairs.
 
     Raises:
@@ -72,8 +70,7 @@ def fit_judge(
             share = f"which {ANSWERED_FRACTION:.0%} of the right answers to other phrasings in the data reach"
             print(f"The chat answers from a score of {min_scores[0]:.1f} on, {share} (--min-score R overrides it).")
     elif retrieval.meaning is not None:
-        all_features = {**dict.fromkeys(FEATURES, 1.0), "question": float(both_directions)}
-        groups = [*_reply_features(Judge(model, vocabulary, retrieval, all_features), held_out)]
+        groups = [*_reply_features(Judge(model, vocabulary, retrieval, BY_MEANING), held_out)]
         if len(groups) >= MIN_QUESTIONS:
             write_json(folder / JUDGE, {"weights": fit_weights(np.stack(groups), BY_MEANING)})
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from chatbot.corpus.vocabulary import ASK, BOS, Vocabulary, question_of
+from chatbot.corpus.vocabulary import BOS, Vocabulary, question_of
 from chatbot.decoding.interface import IdRows, IsWanted, Model, score_pairs
 from chatbot.errors import UserError
 from chatbot.retrieval.characters import Doubles
@@ -14,18 +14,18 @@ from chatbot.retrieval.index import JUDGE, Retrieval
 # - Pair features measure how similar the pair's question is to the user's question, by characters and by embeddings.
 # - Reply features measure how similar the reply is to the user's question, by characters, by embeddings and by the
 #   learned map from replies to questions.
-# - Model features are log-probabilities per token: of the reply given the user's question, of the reply according to
-#   unigram frequencies, and of the user's question given the reply.
+# - Model features are log-probabilities per token of the reply: given the user's question, and according to unigram
+#   frequencies.
 PAIR_FEATURES = ("similarity", "meaning")
 REPLY_FEATURES = ("shared", "shared_meaning", "fit")
-MODEL_FEATURES = ("log_probability", "common", "question")
+MODEL_FEATURES = ("log_probability", "common")
 FEATURES = (*PAIR_FEATURES, *REPLY_FEATURES, *MODEL_FEATURES)
 # The default feature weights without and with embeddings, chosen by human ratings (docs/experiments.md).
-BY_CHARACTERS = dict(zip(FEATURES, (10.0, 0.0, 8.0, 0.0, 0.0, 1.0, -0.6, 0.0), strict=True))
-BY_MEANING = dict(zip(FEATURES, (20.0, 20.0, 16.0, 20.0, 10.0, 1.0, -0.6, 0.0), strict=True))
+BY_CHARACTERS = dict(zip(FEATURES, (10.0, 0.0, 8.0, 0.0, 0.0, 1.0, -0.6), strict=True))
+BY_MEANING = dict(zip(FEATURES, (20.0, 20.0, 16.0, 20.0, 10.0, 1.0, -0.6), strict=True))
 # The feature weights of attempts without validation. The model features are ignored, because the quality of the model
 # is unknown.
-WITHOUT_MODEL = dict(zip(FEATURES, (1.0, 20.0, 2.0, 20.0, 0.0, 0.0, 0.0, 0.0), strict=True))
+WITHOUT_MODEL = dict(zip(FEATURES, (1.0, 20.0, 2.0, 20.0, 0.0, 0.0, 0.0), strict=True))
 # The minimum score of a plausible reply if the weights are BY_CHARACTERS.
 PLAUSIBLE_SCORE = 1.0
 
@@ -53,10 +53,9 @@ class Judge:
         self.weights = np.array([by_name[name] for name in FEATURES])
         self.asks_model = any(by_name[name] for name in MODEL_FEATURES)
         self.chooses_common = by_name == BY_CHARACTERS
-        self._reads_questions = by_name["question"] != 0
 
     def model_features(self, questions: IdRows, replies: IdRows, is_wanted: IsWanted) -> Doubles:
-        """Return the model features of each reply to its question, with shape [replies, 3].
+        """Return the model features of each reply to its question, with shape [replies, 2].
 
         The result is meaningless if `is_wanted` has returned False.
         """
@@ -65,10 +64,6 @@ class Judge:
         if self.asks_model:
             features[:, 0] = score_pairs(self._model, questions, replies, BOS, is_wanted) / sizes
             features[:, 1] = [self._retrieval.log_probability(ids) for ids in replies] / sizes
-            if self._reads_questions:
-                last_turns = [question_of(ids, self._vocabulary) for ids in questions]
-                sizes = np.array([len(ids) + 1 for ids in last_turns])
-                features[:, 2] = score_pairs(self._model, replies, last_turns, ASK, is_wanted) / sizes
         return features
 
     def texts(self, rows: IdRows) -> list[str]:

@@ -86,9 +86,9 @@ class RetrievedReplies:
         common = self._score(questions, others, is_wanted)
         if not is_wanted():
             return [[] for _ in questions]
-        # If the user chooses a minimum score, the caller applies it.
-        is_chosen = self._decoding.min_score is not None or self._retrieval.min_score is None
-        min_score = -np.inf if is_chosen else self._retrieval.min_score
+        min_score = self._retrieval.min_score
+        if min_score is None or self._decoding.min_score is not None:
+            min_score = -np.inf  # If the user chooses a minimum score, the caller applies it.
         results = []
         for main, more, by_probability in zip(best, common, chooses_common, strict=True):
             ordered = sorted([*main, *more], key=lambda x: -(x.log_probability if by_probability else x.reply.score))

@@ -43,8 +43,7 @@ def index(settings: IndexSettings) -> None:
         held_out = [] if corpus is None else [*corpus.shards.spread(MAX_QUESTIONS)]
     except UserError as error:
         print(f"Warning: the judge is not fitted, because the validation pairs cannot be read ({error}).")
-    both = stored.learning.both_directions == "on"
-    fit_judge(folder, vocabulary, TensorFlowModel(trained.model), both, held_out)
+    fit_judge(folder, vocabulary, TensorFlowModel(trained.model), held_out)
     assert trained.retrieval is not None
     by = "characters" if trained.retrieval.meaning is None else "characters and by meaning"
     print(f"{name}: {pluralize(len(trained.retrieval), 'pair')}, indexed by {by}.")

@@ -134,7 +134,7 @@ class Validator:
         data = self._data
         if folder.exists():
             held_out = [*data.validation.shards.spread(MAX_QUESTIONS)] if data.validation else []
-            fit_judge(folder, data.vocabulary, self._chat_model, data.both_directions, held_out)
+            fit_judge(folder, data.vocabulary, self._chat_model, held_out)
 
 
 def validation_devices(towers: Sequence[Tower]) -> list[str]:

@@ -66,23 +66,21 @@ def test_the_judge_of_an_attempt_is_fitted_with_embeddings(tmp_path: Path, monke
     vocabulary = retrieval._vocabulary
     table = Table(vocabulary=vocabulary)
     held_out = [(vocabulary.ids([*question]), vocabulary.ids([*reply])) for question, reply in made_up(2, 60)]
-    fit_judge(folder, vocabulary, table, True, held_out)
+    fit_judge(folder, vocabulary, table, held_out)
     plain = Retrieval(folder, vocabulary)
     assert plain.weights is None
     assert Judge(table, vocabulary, plain).weights.tolist() == [*BY_CHARACTERS.values()]
     index_by_meaning(folder, vocabulary, "e5")
-    fit_judge(folder, vocabulary, table, True, held_out[: OTHERS // 2])
+    fit_judge(folder, vocabulary, table, held_out[: OTHERS // 2])
     assert not (folder / JUDGE).exists()
-    for both in (True, False):
-        fit_judge(folder, vocabulary, table, both, held_out)
-        weights = Retrieval(folder, vocabulary).weights
-        assert weights is not None
-        assert weights["shared"] > BY_MEANING["shared"]
-        assert (weights["question"] != 0) == both
-        assert [weights[name] for name in ("similarity", "meaning")] == [20, 20]
-    fit_judge(folder, vocabulary, table, True, held_out[: OTHERS // 2])
+    fit_judge(folder, vocabulary, table, held_out)
+    weights = Retrieval(folder, vocabulary).weights
+    assert weights is not None
+    assert weights["shared"] > BY_MEANING["shared"]
+    assert [weights[name] for name in ("similarity", "meaning")] == [20, 20]
+    fit_judge(folder, vocabulary, table, held_out[: OTHERS // 2])
     assert Retrieval(folder, vocabulary).weights is None
-    judge = Judge(table, vocabulary, Retrieval(folder, vocabulary), {**BY_MEANING, "question": 1.0})
+    judge = Judge(table, vocabulary, Retrieval(folder, vocabulary), BY_MEANING)
     (found,) = judge.features([held_out[0][0]], [held_out[1][1]])
     question, reply = held_out[0][0], held_out[1][1]
     assert found[FEATURES.index("log_probability")] == pytest.approx(
@@ -101,7 +99,7 @@ def test_without_validation_the_least_score_keeps_most_right_answers(
     ]
     folder = tmp_path / "index"
     retrieval = index_of(folder, [*phrasings, *PAIRS[:3]], validated=False)
-    fit_judge(folder, retrieval._vocabulary, Table(vocabulary=retrieval._vocabulary), False, [])
+    fit_judge(folder, retrieval._vocabulary, Table(vocabulary=retrieval._vocabulary), [])
     fitted_to = Retrieval(folder, retrieval._vocabulary)
     assert fitted_to.min_score is not None
     scores = []
@@ -116,11 +114,11 @@ def test_without_validation_the_least_score_keeps_most_right_answers(
     assert fitted_to.min_score == pytest.approx(np.quantile(scores, 1 - ANSWERED_FRACTION))
     use_groups(monkeypatch)
     index_by_meaning(folder, retrieval._vocabulary, "e5")
-    fit_judge(folder, retrieval._vocabulary, Table(vocabulary=retrieval._vocabulary), False, [])
+    fit_judge(folder, retrieval._vocabulary, Table(vocabulary=retrieval._vocabulary), [])
     assert Retrieval(folder, retrieval._vocabulary).min_score != fitted_to.min_score
     assert Retrieval(folder, retrieval._vocabulary, reads_meaning=False).min_score == fitted_to.min_score
     few = index_of(tmp_path / "few", PAIRS[:3], validated=False)
-    fit_judge(tmp_path / "few", few._vocabulary, Table(vocabulary=few._vocabulary), False, [])
+    fit_judge(tmp_path / "few", few._vocabulary, Table(vocabulary=few._vocabulary), [])
     assert Retrieval(tmp_path / "few", few._vocabulary).min_score is None
     MeaningWriter(tmp_path / "few" / MEANING, "e5", few.texts(), few.key).write()
     assert Retrieval(tmp_path / "few", few._vocabulary).meaning is not None

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from chatbot.config.decoding import DecodingSettings
-from chatbot.corpus.vocabulary import ASK, BYTES, MARKS, Vocabulary, source_of
+from chatbot.corpus.vocabulary import BYTES, MARKS, Vocabulary
 from chatbot.decoding.reply_text import Origin, Reply
 from chatbot.errors import UserError
 from chatbot.inference.request import Piece, Question
 from chatbot.inference.text_responder import TextResponder
 from chatbot.retrieval.index import Pair, Retrieved
-from chatbot.retrieval.judge import BY_CHARACTERS, PLAUSIBLE_SCORE, WITHOUT_MODEL, Judge
+from chatbot.retrieval.judge import BY_CHARACTERS, PLAUSIBLE_SCORE, WITHOUT_MODEL
 from chatbot.retrieval.ranking import MAX_COMMON, MAX_SCORED
 from tests.inference.messages import answers_of, best_of, replies_of, reply_of
 from tests.oracle import likelihood
@@ -55,7 +55,7 @@ def ranked(one: TextResponder, text: str = "你好天") -> list[Reply]:
     return one.replier.candidates([one.source(text, ())])[0]
 
 
-@pytest.mark.parametrize("changed", [{}, {"similarity": 1.0, "shared": 30.0, "log_probability": 2.0, "question": 4.0}])
+@pytest.mark.parametrize("changed", [{}, {"similarity": 1.0, "shared": 30.0, "log_probability": 2.0}])
 def test_replies_are_ranked_by_model_and_similarity(changed: dict[str, float]) -> None:
     weights = {**BY_CHARACTERS, **changed}
     one = responder(*OFFERS, weights=weights if changed else None)
@@ -64,9 +64,8 @@ def test_replies_are_ranked_by_model_and_similarity(changed: dict[str, float]) -
     for ids, similarity, shared in OFFERS:
         of_reply = weights["log_probability"] * likelihood(TABLE.next_id, question, ids)
         by_token = (of_reply - weights["common"] * 0.1 * sum(ids)) / (len(ids) + 1)
-        of_question = weights["question"] * likelihood(TABLE.next_id, ids, question, ASK) / (len(question) + 1)
         of_pair = weights["similarity"] * similarity + weights["shared"] * shared
-        expected[VOCABULARY.text(ids)] = by_token + of_question + of_pair
+        expected[VOCABULARY.text(ids)] = by_token + of_pair
     replies = ranked(one)
     assert {reply.text: reply.score for reply in replies} == pytest.approx(expected, rel=1e-4)
     assert [reply.text for reply in replies] == sorted(expected, key=lambda text: -expected[text])
@@ -93,7 +92,7 @@ def test_a_question_is_looked_up_whole(text: str, history: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("similarity", "weights"), [(0.9, None), (0.05, None), (0.05, {**BY_CHARACTERS, "question": 1.0})]
+    ("similarity", "weights"), [(0.9, None), (0.05, None), (0.05, {**BY_CHARACTERS, "shared": 7.0})]
 )
 def test_model_scores_the_best_by_similarity_or_also_common_ones(similarity: float, weights: Any) -> None:
     """The fake index finds ids with low numbers more common, which are chosen by constants alone."""
@@ -111,16 +110,6 @@ def test_of_equally_similar_replies_the_model_reads_the_less_common() -> None:
     one = responder(*offers, decoding=dataclasses.replace(RETRIEVE, retrieve="30"))
     read = [[*reply.ids] for reply in ranked(one)]
     assert sorted(read) == sorted(sorted((ids for ids, *_ in offers), key=lambda ids: -sum(ids))[:MAX_SCORED])
-
-
-def test_reverse_scores_ignore_the_history() -> None:
-    vocabulary = Vocabulary(["你", "好", *MARKS, *BYTES])
-    table = Table(vocabulary=vocabulary)
-    judge = Judge(table, vocabulary, FakeRetrieval(), {**BY_CHARACTERS, "question": 1.0})  # type: ignore[arg-type]
-    source = source_of([[6], [5, 6], [6, 6, 5]], vocabulary, 9)
-    assert len(source) > 3
-    found = judge.model_features([source], [[5]], lambda: True)[0, 2]
-    assert found == pytest.approx(likelihood(table.next_id, [5], [6, 6, 5], ASK) / 4, rel=1e-4)
 
 
 def test_without_a_plausible_reply_the_most_probable_one_is_chosen() -> None:
