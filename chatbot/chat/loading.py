@@ -9,7 +9,7 @@ from typing import Any
 
 from chatbot.attempts.checkpoint import read_pointer
 from chatbot.attempts.description import read_attempt
-from chatbot.attempts.files import BEST, LAST, RETRIEVAL, learned_questions, trained_directory
+from chatbot.attempts.files import BEST, LAST, learned_questions, trained_directory
 from chatbot.config.attempts import RATINGS
 from chatbot.config.decoding import DecodingSettings, default_search
 from chatbot.config.export import THREADS_VARIABLE
@@ -186,7 +186,7 @@ def load_model(
         card = attempt_card(directory, trained.step)
         names = [directory.name]
     if retrieval is not None and ratings is not None:
-        retrieval = RatedRetrieval(directory / RETRIEVAL, vocabulary, settings, ratings, *names)
+        retrieval = RatedRetrieval(retrieval, settings, ratings, *names)
     default = default_search(retrieval is not None)
     responder = TextResponder(model, vocabulary, settings, decoding, retrieval, default)
     engine = Engine(responder, most_waiting)

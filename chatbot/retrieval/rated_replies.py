@@ -10,7 +10,6 @@ import numpy as np
 
 from chatbot.config.training import Settings
 from chatbot.corpus.tokenizer import tokens_of
-from chatbot.corpus.vocabulary import Vocabulary
 from chatbot.decoding.reply_text import MAX_CHARACTERS
 from chatbot.retrieval.characters import CharacterIndex, character_index
 from chatbot.retrieval.embeddings import Vectors
@@ -42,8 +41,7 @@ class RatedRetrieval(Retrieval):
     numbers of good and bad votes must differ by at least MIN_MARGIN.
 
     Args:
-        folder: The folder of the index, written by `write_retrieval`.
-        vocabulary: The vocabulary of the attempt.
+        retrieval: The index of the training pairs, whose arrays and embedding model are shared.
         settings: The settings of the attempt.
         path: The file of ratings. Ratings take effect as soon as they are appended to it.
         names: The names of the attempt and of its export.
@@ -51,8 +49,8 @@ class RatedRetrieval(Retrieval):
 
     is_rated = True
 
-    def __init__(self, folder: Path, vocabulary: Vocabulary, settings: Settings, path: Path, *names: str) -> None:
-        super().__init__(folder, vocabulary)
+    def __init__(self, retrieval: Retrieval, settings: Settings, path: Path, *names: str) -> None:
+        vars(self).update(vars(retrieval))
         self._tokens = tokens_of(settings.corpus)
         self._max_length = settings.model.max_length
         self._path = path

@@ -11,7 +11,7 @@ from chatbot.config.training import Settings
 from chatbot.flags import compose
 from chatbot.retrieval import rated_replies, ratings
 from chatbot.retrieval.characters import CharacterIndex
-from chatbot.retrieval.index import ELSEWHERE, MEANING, Retrieved
+from chatbot.retrieval.index import ELSEWHERE, MEANING, Retrieval, Retrieved
 from chatbot.retrieval.rated_replies import RatedRetrieval
 from chatbot.retrieval.ratings import GivenReply, Rating, append_rating, rating_record
 from chatbot.retrieval.vectors import MeaningWriter
@@ -28,7 +28,7 @@ class Rated:
     def __init__(self, folder: Path, validated: bool = True) -> None:
         self.vocabulary = written(folder / "index", validated=validated)
         self.path = folder / "ratings.jsonl"
-        self.retrieval = RatedRetrieval(folder / "index", self.vocabulary, SETTINGS, self.path, "weibo")
+        self.retrieval = RatedRetrieval(Retrieval(folder / "index", self.vocabulary), SETTINGS, self.path, "weibo")
 
     def rate(
         self,
@@ -139,7 +139,7 @@ def test_a_reply_rated_good_can_be_rated_bad_by_those_who_get_it(rated: Rated) -
 )
 def test_votes_are_counted_by_client(rated: Rated, votes: str, is_there: bool) -> None:
     """Also those of clients that asked in other words, and where each vote is read before the next one."""
-    others = RatedRetrieval(rated.path.with_name("index"), rated.vocabulary, SETTINGS, rated.path, "weibo")
+    others = RatedRetrieval(Retrieval(rated.path.with_name("index"), rated.vocabulary), SETTINGS, rated.path, "weibo")
     for vote in votes.split():
         asked, client = LIKE if vote[0] == "a" else "几岁了", None if vote[0] == "o" else vote[0]
         rated.rate("good" if vote[1] == "+" else "bad", asked, REPLY, QUESTION, client=client)
@@ -190,8 +190,8 @@ def test_ratings_of_full_files_count(rated: Rated, monkeypatch: pytest.MonkeyPat
         rated.rate("good", QUESTION, f"好{number}", "")
         expected = {f"好{i}" for i in range(number + 1)}
         assert expected <= rated.replies(QUESTION).keys()
-        names = rated.vocabulary, SETTINGS, rated.path, "weibo"
-        new = RatedRetrieval(rated.path.with_name("index"), *names).nearest([QUESTION], 5)[0]
+        index = Retrieval(rated.path.with_name("index"), rated.vocabulary)
+        new = RatedRetrieval(index, SETTINGS, rated.path, "weibo").nearest([QUESTION], 5)[0]
         assert expected <= {found.pair.reply for found in new}
     content = rated.path.read_bytes()
     with rated.path.open("ab") as file:
@@ -252,7 +252,7 @@ def test_a_reply_rated_good_is_found_by_the_meaning_of_its_question(
     """Also one that is rated later; its likenesses are those of a training pair with the same texts."""
     model, retrieval, folder = use_groups(monkeypatch), rated.retrieval, tmp_path / "index"
     MeaningWriter(folder / MEANING, "e5", retrieval.texts(), retrieval.key).write()
-    rated.retrieval = RatedRetrieval(folder, rated.vocabulary, SETTINGS, rated.path, "weibo")
+    rated.retrieval = RatedRetrieval(Retrieval(folder, rated.vocabulary), SETTINGS, rated.path, "weibo")
     assert "看样子不错" not in rated.replies("您称")
     rated.rate("good", "你名", "看样子不错", "")
     rated.rate("good", "候", "可能吧", "")

@@ -31,6 +31,7 @@ from chatbot.evaluation.evaluate import Evaluation, evaluate
 from chatbot.export.write import export
 from chatbot.flags import replace
 from chatbot.inference.replier import Replier, Source
+from chatbot.retrieval.embeddings import UnavailableError
 from chatbot.training.data import prepare
 from chatbot.training.embedding import PairEmbedding
 from chatbot.training.loop import announce, final_replies, train
@@ -139,6 +140,11 @@ def test_retrieve_pairs_0_keeps_none(held_out: Path) -> None:
         load_model(Path("checkpoints/default"), DecodingSettings(retrieve="5"))
 
 
+def missing(name: str, copy: Path | None = None) -> None:
+    """Raise the error of an embedding model whose package is not installed."""
+    raise UnavailableError("gone")
+
+
 def test_pairs_are_looked_up_by_meaning_too(
     held_out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -152,6 +158,12 @@ def test_pairs_are_looked_up_by_meaning_too(
     trained_with_pairs(held_out, embeddings="auto")
     responder = load_model(Path("checkpoints/default")).responder
     assert reply_of(responder, pairs[0][0]) in {reply for _, reply in pairs}
+    with monkeypatch.context() as patched:
+        patched.setattr("chatbot.retrieval.vectors.open_embeddings", missing)
+        capsys.readouterr()
+        responder = load_model(Path("checkpoints/default")).responder
+        assert capsys.readouterr().err == "Warning: gone. Until then, pairs are searched by characters only.\n"
+        assert reply_of(responder, pairs[0][0]) in {reply for _, reply in pairs}
     for embeddings, kept, line in (("none", False, "characters."), ("e5", True, "characters and by meaning.")):
         run("attempts", ["index", "default", "--embeddings", embeddings])
         assert (folder / "meaning").exists() == kept
