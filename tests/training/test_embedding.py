@@ -3,6 +3,7 @@
 import contextlib
 import shutil
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from chatbot.corpus.workers import progress_bar
 from chatbot.errors import UserError
 from chatbot.retrieval import vectors as meaning
 from chatbot.retrieval.embeddings import UnavailableError, Vectors
@@ -56,14 +58,27 @@ def run(tmp_path: Path) -> Any:
     )
 
 
+def open_when_stopped(model: GatedEmbeddings, started: PairEmbedding) -> None:
+    """Let a thread that is to stop embed its current block."""
+    while started._is_wanted:
+        time.sleep(0.01)
+    model.gate.set()
+
+
 def folder_of(run: Any) -> Path:
     return Path(run.settings.run.directory / "retrieval" / MEANING)
 
 
 def test_pairs_are_embedded_during_training(
-    run: Any, model: GatedEmbeddings, capsys: pytest.CaptureFixture[str]
+    run: Any, model: GatedEmbeddings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The run waits for the rest at its end; a later run has nothing to do."""
+
+    def open_gate(*arguments: Any) -> Any:
+        model.gate.set()
+        return progress_bar(*arguments)
+
+    monkeypatch.setattr(embedding, "progress_bar", open_gate)
     with contextlib.closing(start_embedding(run)) as started:
         announced = capsys.readouterr().out
         assert announced.startswith(
@@ -71,7 +86,6 @@ def test_pairs_are_embedded_during_training(
         )
         assert not folder_of(run).exists()
         assert started.status() == "0% of the pairs embedded"
-        threading.Timer(0.1, model.gate.set).start()
         started.finish()
         assert started.status() == ""
         assert capsys.readouterr().out == f"Embedding the remaining pairs: 0 of {len(PAIRS)} pairs are embedded ...\n"
@@ -93,7 +107,7 @@ def test_stopped_embedding_is_continued_by_the_next_run(
     ):
         started = start_embedding(run)
         capsys.readouterr()
-        threading.Timer(0.1, model.gate.set).start()
+        threading.Thread(target=open_when_stopped, args=(model, started)).start()
         end(started)
         model.gate.clear()
         assert capsys.readouterr().out.startswith(line)
