@@ -28,10 +28,12 @@ class GatedEmbeddings(GroupEmbeddings):
     def __init__(self) -> None:
         super().__init__()
         self.gate = threading.Event()
+        self.is_waiting = threading.Event()
         self.error: Exception | None = None
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         if threading.current_thread() is not threading.main_thread():
+            self.is_waiting.set()
             assert self.gate.wait(60)
             if self.error:
                 raise self.error
@@ -107,8 +109,10 @@ def test_stopped_embedding_is_continued_by_the_next_run(
     ):
         started = start_embedding(run)
         capsys.readouterr()
+        assert model.is_waiting.wait(60)
         threading.Thread(target=open_when_stopped, args=(model, started)).start()
         end(started)
+        model.is_waiting.clear()
         model.gate.clear()
         assert capsys.readouterr().out.startswith(line)
         assert not folder_of(run).exists()
