@@ -140,7 +140,7 @@ def test_script_without_main_guard_trains_in_several_processes(work_dir: Path) -
     """With processes that read and processes that train."""
     lines = [f"问题{i} {'a' * 200}\t回答{i}\n" for i in range(15_000)]  # enough for several reading processes
     Path("many.tsv").write_text("".join(lines), encoding="utf-8")
-    train = f"chatbot.train(data='many.tsv', validation='none', local_workers=2, **{SIZES!r})"
+    train = f"chatbot.train(data='many.tsv', validation='none', local_workers=2, embeddings='none', **{SIZES!r})"
     Path("script.py").write_text(f"import chatbot\nprint({train})\n", encoding="utf-8")
     completed = run(str(Path("script.py").absolute()))
     output = completed.stdout.decode()

@@ -56,7 +56,7 @@ class PairEmbedding:
         """
         if self._thread.is_alive():
             assert self._writer is not None, "the thread was started"
-            print(f"Embedding the remaining pairs: {self._state()} ...", flush=True)
+            print(f"{self._state()}. Embedding the others; Ctrl-C leaves them to the next run ...", flush=True)
             with progress_bar("Embedding", self._writer.pairs, "pairs") as bar:
                 while self._thread.is_alive():
                     bar.update(self._writer.done - bar.n)

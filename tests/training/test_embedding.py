@@ -90,7 +90,9 @@ def test_pairs_are_embedded_during_training(
         assert started.status() == "0% of the pairs embedded"
         started.finish()
         assert started.status() == ""
-        assert capsys.readouterr().out == f"Embedding the remaining pairs: 0 of {len(PAIRS)} pairs are embedded ...\n"
+        assert capsys.readouterr().out == (
+            f"0 of {len(PAIRS)} pairs are embedded. Embedding the others; Ctrl-C leaves them to the next run ...\n"
+        )
         assert Retrieval(folder_of(run).parent, run.data.vocabulary).meaning
         started.finish()
         started.stop()
