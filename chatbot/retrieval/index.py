@@ -4,7 +4,7 @@ import functools
 import sys
 from collections.abc import Sequence, Set
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -147,13 +147,9 @@ class Retrieval:
     def __len__(self) -> int:
         return len(self._questions)
 
-    def texts(self) -> tuple[list[str], list[str]]:
+    def texts(self) -> tuple["PairTexts", "PairTexts"]:
         """Return the questions and the replies of all pairs."""
-        questions, replies = (
-            [self._vocabulary.text(rows.row(i).tolist()) for i in range(len(rows))]
-            for rows in (self._questions, self._replies)
-        )
-        return questions, replies
+        return PairTexts(self._questions, self._vocabulary), PairTexts(self._replies, self._vocabulary)
 
     def nearest(self, questions: Sequence[str], number: int, excluded: Set[int] = frozenset()) -> list[list[Retrieved]]:
         """Find the pairs whose questions are most similar to each question. Each reply occurs once, best first.
@@ -232,6 +228,30 @@ class Retrieval:
     def log_probability(self, reply: Sequence[int]) -> float:
         """Return the unigram log-probability of a reply, including EOS, in nats."""
         return float(sum(self._token_log_probs[token] for token in (*reply, EOS)))
+
+
+class PairTexts(Sequence[str]):
+    """The texts of one side of all pairs, which are decoded when they are read."""
+
+    def __init__(self, rows: Ragged, vocabulary: Vocabulary) -> None:
+        self._rows = rows
+        self._vocabulary = vocabulary
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._vocabulary.text(self._rows.row(index).tolist())
 
 
 def _keys(*sides: Ragged) -> npt.NDArray[np.uint64]:

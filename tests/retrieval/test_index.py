@@ -299,3 +299,11 @@ def test_only_the_best_candidates_of_the_rarest_characters_are_scored_whole() ->
         numbers, scores = character_index(texts).nearest("好甲", 2)
     assert numbers.tolist() == [0, 2]
     assert scores.tolist() == pytest.approx([slow_bm25(texts, "好甲")[0]] * 2, rel=1e-5)
+
+
+def test_texts_are_those_of_the_pairs(tmp_path: Path) -> None:
+    questions, replies = Retrieval(tmp_path / "index", written(tmp_path / "index")).texts()
+    assert [*zip(questions, replies, strict=True)] == [*map(tuple, PAIRS)]
+    assert (questions[2:4], len(replies)) == ([question for question, _ in PAIRS[2:4]], len(PAIRS))
+    with pytest.raises(IndexError):
+        questions[len(PAIRS)]
