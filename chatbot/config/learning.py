@@ -36,13 +36,13 @@ class LearningSettings(Flags):
     scale_learning_rate: str = setting(
         "none",
         "multiply the learning rate by batch size / the preset's batch size (linear) or by its square root (sqrt)",
-        unset="sqrt if --batch-size was chosen for GPUs, otherwise none",
+        unset="linear if --batch-size was chosen for GPUs, otherwise none",
         choices=("linear", "sqrt", "none"),
     )
     warm_up: int | None = setting(
         None,
         "number of steps over which the learning rate rises from zero",
-        unset="set by --preset, or 0; with --scale-learning-rate, one epoch, but at most 1,000 steps or 30% of the run",
+        unset="set by --preset, or 0; with --scale-learning-rate, one epoch, but at most 100 steps or 30% of the run",
         minimum=0,
     )
     schedule: str = setting(
@@ -74,8 +74,8 @@ class LearningSettings(Flags):
     batch_size: int = setting(
         64,
         "number of pairs per step, over all towers",
-        unset="set by --preset, or 64; on GPUs 512 for each, less if this exceeds 2,048 or leaves under 150 steps per "
-        "epoch, except with --init-from, --accumulate, --asynchronous and --model-parallel",
+        unset="set by --preset, or 64; on GPUs 512 for each, but at most 4 times that default, and at least 700 "
+        "steps per epoch; except with --init-from, --accumulate, --asynchronous and --model-parallel",
         minimum=1,
         fixed=True,
     )

@@ -11,7 +11,7 @@ from chatbot.errors import UserError
 
 # With --scale-learning-rate, the default warm-up is one epoch, but at most this many steps, and at most RISING_FRACTION
 # of the run.
-MAX_WARM_UP = 1000
+MAX_WARM_UP = 100
 # With the one-cycle schedule, the learning rate starts at this fraction of the highest rate, and rises during this
 # fraction of the run.
 FIRST_FRACTION = 1 / 25

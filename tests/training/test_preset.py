@@ -127,12 +127,12 @@ def test_attempt_keeps_what_its_preset_has_set(
     ("given", "examples", "gpus", "expected"),
     [
         ({}, 10**6, 0, {}),
-        ({}, 10**6, 1, {"batch_size": 512, "scale_learning_rate": "sqrt"}),
-        ({}, 10**6, 3, {"batch_size": 1536, "scale_learning_rate": "sqrt"}),
-        ({}, 10**6, 8, {"batch_size": 2048, "scale_learning_rate": "sqrt"}),  # none larger was measured
-        ({}, 153_599, 4, {"batch_size": 512, "scale_learning_rate": "sqrt"}),  # an epoch keeps 150 steps
-        ({}, 38_399, 4, {}),  # the preset has 128
-        ({"preset": "none"}, 38_399, 2, {"batch_size": 128, "scale_learning_rate": "sqrt"}),
+        ({}, 10**6, 1, {"batch_size": 512, "scale_learning_rate": "linear"}),
+        ({}, 10**6, 3, {"batch_size": 384, "scale_learning_rate": "linear"}),
+        ({}, 10**6, 8, {"batch_size": 512, "scale_learning_rate": "linear"}),  # four times the preset's 128
+        ({}, 358_399, 4, {"batch_size": 256, "scale_learning_rate": "linear"}),  # an epoch keeps 700 steps
+        ({}, 179_199, 4, {}),  # the preset has 128
+        ({"preset": "none"}, 179_199, 2, {"batch_size": 128, "scale_learning_rate": "linear"}),
         ({}, 50, 4, {}),
         ({"learning_rate": 0.001}, 10**6, 1, {"batch_size": 512}),
         ({"scale_learning_rate": "none"}, 10**6, 1, {"batch_size": 512}),
@@ -164,18 +164,18 @@ def test_attempt_keeps_its_batches_on_other_devices(
     settings = settings_over_config(small)
     data = prepare(settings, gpus=2)
     assert data.description["pairs"] < 16 <= 2 * data.description["pairs"]
-    batches = "--scale-learning-rate sqrt --batch-size 16 (8 pairs for each of 2 GPUs, because fewer would not keep"
+    batches = "--scale-learning-rate linear --batch-size 16 (8 pairs for each of 2 GPUs, because fewer would keep"
     (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("Batches: "))
-    assert line == f"Batches: {batches} it busy). To train as on a CPU, add --batch-size 8."
+    assert line == f"Batches: {batches} it less busy). To train as on a CPU, add --batch-size 8."
     assert len(line) < 200
     settings = replace(settings, **data.chosen)
-    assert (settings.learning.batch_size, settings.learning.scale_learning_rate) == (16, "sqrt")
+    assert (settings.learning.batch_size, settings.learning.scale_learning_rate) == (16, "linear")
     write_attempt(settings, data.vocabulary, data.description)
     (settings.run.directory / LAST).touch()
     for given in ({}, small):
         resumed = settings_over_config(given)
         resumed = replace(resumed, **prepare(resumed, gpus=1).chosen)
-        assert (resumed.learning.batch_size, resumed.learning.scale_learning_rate) == (16, "sqrt")
+        assert (resumed.learning.batch_size, resumed.learning.scale_learning_rate) == (16, "linear")
 
 
 def test_rates_refer_to_the_batches_of_the_preset() -> None:

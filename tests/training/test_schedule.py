@@ -20,11 +20,11 @@ from chatbot.training.schedule import FIRST_LOG_INTERVAL, Calendar, make_calenda
     [
         ({}, 256, 300, 0.002, 0),
         ({"warm_up": 40}, 256, 300, 0.002, 40),
-        ({"scale_learning_rate": "linear"}, 256, 300, 0.008, 300),  # one epoch
-        ({"scale_learning_rate": "linear"}, 256, 10**6, 0.008, 1000),
+        ({"scale_learning_rate": "linear"}, 256, 80, 0.008, 80),  # one epoch
+        ({"scale_learning_rate": "linear"}, 256, 10**6, 0.008, 100),
         ({"scale_learning_rate": "linear", "warm_up": 0}, 256, 300, 0.008, 0),
         ({"scale_learning_rate": "sqrt", "warm_up": 7}, 256, 300, 0.004, 7),
-        ({"scale_learning_rate": "sqrt"}, 64, 300, 0.002, 300),  # --learning-rate is defined for 64 pairs
+        ({"scale_learning_rate": "sqrt"}, 64, 30, 0.002, 30),  # --learning-rate is defined for 64 pairs
         ({"scale_learning_rate": "sqrt", "steps": 100}, 64, 300, 0.002, 30),  # 30% of the run
         ({"scale_learning_rate": "sqrt", "epochs": 1, "schedule": "cosine"}, 64, 300, 0.002, 90),
         ({"schedule": "one-cycle", "steps": 10}, 64, 500, 0.002, 3),  # 30% of the run
