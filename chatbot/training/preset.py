@@ -12,7 +12,7 @@ from chatbot.flags import flags_for, replace
 # On one H100, a step of this many pairs took 1.3 times as long as one of 64 (docs/experiments.md).
 PAIRS_PER_GPU = 512
 # Batches of four times the preset's size cost 0.03 nats with 377 steps per epoch, and larger ones more. Twice the size
-# cost less than 0.02 with 754 steps (docs/experiments.md).
+# cost 0.003 with 754 steps (docs/experiments.md).
 MAX_SCALE = 4
 MIN_STEPS_PER_EPOCH = 700
 
