@@ -142,7 +142,11 @@ def test_interrupted_index_resumes_with_the_same_result(
             MeaningWriter(*arguments).write()
     assert not part.exists()
     model.texts.clear()
-    MeaningWriter(*arguments).write()
+    blocks: list[int] = []
+    resumed = MeaningWriter(*arguments)
+    left = resumed.pairs - resumed.done
+    resumed.write(advance=blocks.append)
+    assert sum(blocks) == left > max(blocks)
     assert 0 < len(model.texts) - 1 < 2 * len(PAIRS)
     assert {path.name: path.read_bytes() for path in part.iterdir()} == expected
     model.texts.clear()

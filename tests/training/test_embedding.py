@@ -1,6 +1,7 @@
 """Embedding the pairs of an attempt while it trains: what --embeddings decides, and how the thread ends."""
 
 import contextlib
+import os
 import shutil
 import threading
 import time
@@ -29,10 +30,12 @@ class GatedEmbeddings(GroupEmbeddings):
         super().__init__()
         self.gate = threading.Event()
         self.is_waiting = threading.Event()
+        self.niceness = 0
         self.error: Exception | None = None
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         if threading.current_thread() is not threading.main_thread():
+            self.niceness = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
             self.is_waiting.set()
             assert self.gate.wait(60)
             if self.error:
@@ -89,6 +92,7 @@ def test_pairs_are_embedded_during_training(
         assert not folder_of(run).exists()
         assert started.status() == "0% of the pairs embedded"
         started.finish()
+        assert model.niceness >= embedding.NICE
         assert started.status() == ""
         assert capsys.readouterr().out == (
             f"0 of {len(PAIRS)} pairs are embedded. Embedding the others; Ctrl-C leaves them to the next run ...\n"
