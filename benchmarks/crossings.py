@@ -87,7 +87,7 @@ def step_crossings(settings: Settings, vocabulary_size: int, towers: int, precis
     """
     (cpu,) = open_towers([], 1)
     gpus = [f"GPU:{i}" for i in range(towers)]
-    devices = [dataclasses.replace(cpu, device=f"/{gpu}", memory=MEMORY) for gpu in gpus]
+    devices = [dataclasses.replace(cpu, device=f"/{gpu}", memory=MEMORY, left=MEMORY) for gpu in gpus]
     import tensorflow as tf
 
     opened = opened_step(settings, vocabulary_size, devices, precision)

@@ -81,22 +81,22 @@ def test_a_tensor_is_copied_once_to_each_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("precision", "changes"),
+    ("precision", "changes", "launches"),
     [
-        ("float32", {}),
-        ("bfloat16", {}),
-        ("float16", {}),
-        ("float32", {"copy": True}),
-        ("float32", {"cell": "gru", "bidirectional": False}),
-        ("bfloat16", {"copy": True, **TRANSFORMER}),
+        ("float32", {}, 160),
+        ("bfloat16", {}, 180),
+        ("float16", {}, 270),
+        ("float32", {"copy": True}, 250),
+        ("float32", {"cell": "gru", "bidirectional": False}, 225),
+        ("bfloat16", {"copy": True, **TRANSFORMER}, 970),
     ],
     ids=str,
 )
-def test_step_never_makes_the_host_wait(precision: str, changes: dict) -> None:
+def test_step_never_makes_the_host_wait(precision: str, changes: dict, launches: int) -> None:
     crossings = step_crossings(replace(SETTINGS, **changes), 300, 1, precision)
     assert not crossings.device_to_host, crossings.table()
     assert crossings.operations.total() <= (1900 if "architecture" in changes else 900)
-    assert crossings.launches.total() <= (1000 if "architecture" in changes else 350)
+    assert crossings.launches.total() <= launches
     assert not crossings.operations_on_cpu
     assert crossings.operations["CudnnRNNV3"] == crossings.operations["CudnnRNNBackpropV3"]
     assert (crossings.operations["CudnnRNNV3"] > 0) == ("architecture" not in changes)

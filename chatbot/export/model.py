@@ -48,10 +48,13 @@ def sequences_in_graph(ids: tf.Tensor) -> Sequences:
     mask = tf.not_equal(ids, PAD)
     positions = tf.range(tf.size(ids, tf.int64))
     unused = dict.fromkeys(Packing._fields)
+    lengths = tf.reduce_sum(tf.cast(mask, tf.int32), axis=1)
+    to_padded = tf.reshape(positions, tf.shape(ids))
     packing = Packing(**unused)._replace(
-        lengths=tf.reduce_sum(tf.cast(mask, tf.int32), axis=1),
+        lengths=lengths,
         to_packed=positions,
-        to_padded=tf.reshape(positions, tf.shape(ids)),
+        to_padded=to_padded,
+        mirrored=tf.reverse_sequence(to_padded, lengths, seq_axis=1),
     )
     return Sequences(ids, mask, packing)
 

@@ -78,7 +78,7 @@ def masked_softmax(scores: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
         scores: The attention scores, [rows, target, source].
         mask: True at tokens and False at padding, [rows, source] bool.
     """
-    return tf.nn.softmax(tf.where(mask[:, None, :], scores, tf.constant(scores.dtype.min, scores.dtype)))
+    return tf.nn.softmax(tf.where(tf.expand_dims(mask, 1), scores, tf.constant(scores.dtype.min, scores.dtype)))
 
 
 def weighted_sum(scores: tf.Tensor, memory: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
@@ -314,6 +314,11 @@ def _merge(parts: Sequence[tf.Tensor], layout: VectorLayout) -> tf.Tensor:
     by_vector = tf.transpose(tf.stack(parts), [1, 3, 0, 2, 4])
     padded = tf.reshape(by_vector, [-1, len(parts) * heads * size])  # [rows * time, parts * heads * size]
     return padded if layout.packing is None else tf.gather(padded, layout.packing.to_packed)
+
+
+def padding_mask(mask: tf.Tensor) -> tf.Tensor:
+    """Convert the mask of the questions [rows, source] to an additive mask, [rows, 1, 1, source]."""
+    return tf.expand_dims(tf.expand_dims(additive_mask(mask), 1), 1)
 
 
 def additive_mask(mask: tf.Tensor) -> tf.Tensor:

@@ -96,10 +96,12 @@ class Decoder(keras.layers.Layer):
         outputs, _ = self.stack(embedded, state["cells"], sequences, key, needs_states=False)
         packing = sequences.packing
         padded = unpack(outputs, packing) if sequences.is_packed else outputs  # [rows, target, units]
-        packed = outputs if sequences.is_packed else pack(outputs, packing)  # [tokens, units]
         if self.attention is not None:
             context = self.attention(padded, state["keys"], state["memory"], state["mask"])  # [rows, target, units]
-            packed = concat_features(packed, pack(context, packing))  # [tokens, 2 units]
+            if sequences.is_packed:
+                context = pack(context, packing)
+            outputs = concat_features(outputs, context)
+        packed = outputs if sequences.is_packed else pack(outputs, packing)  # [tokens, units or 2 units]
         copies: Copies | tuple[()] = NO_COPIES
         if self.copying is not None:
             weights = self.copying.compute_weights(padded, state["copy_keys"], state["mask"])  # [rows, target, source]

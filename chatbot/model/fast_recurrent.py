@@ -270,7 +270,8 @@ def lstm_params(kernel: tf.Tensor, recurrent: tf.Tensor, bias: tf.Tensor) -> tf.
     The layout consists of the transposed matrices of each gate, in Keras's order, and two biases. Keras has only one
     bias, so the first one is 0.
     """
-    return _flatten_weights(kernel, recurrent, tf.constant(np.zeros(bias.shape, np.float32)), bias)
+    no_bias = tf.constant(np.zeros(bias.shape, np.float32))
+    return _flatten(_transpose(kernel), _transpose(recurrent), no_bias, bias)
 
 
 def gru_params(kernel: tf.Tensor, recurrent: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
@@ -283,18 +284,21 @@ def gru_params(kernel: tf.Tensor, recurrent: tf.Tensor, bias: tf.Tensor) -> tf.T
         z, r, h = tf.split(x, 3, axis=-1)
         return tf.concat([r, z, h], -1)
 
-    return _flatten_weights(reorder(kernel), reorder(recurrent), *tf.unstack(reorder(bias)))
+    return _flatten(*(tf.transpose(reorder(x)) for x in (kernel, recurrent)), *tf.unstack(reorder(bias)))
+
+
+def _transpose(matrix: tf.Tensor) -> tf.Tensor:
+    """Transpose a matrix. In a graph, the transpose of a transpose is the original (see `training.replica.Group`)."""
+    is_transpose = not tf.executing_eagerly() and matrix.op.type == "Transpose"
+    return matrix.op.inputs[0] if is_transpose else tf.transpose(matrix)
 
 
 @tf.custom_gradient
-def _flatten_weights(kernel: tf.Tensor, recurrent: tf.Tensor, *biases: tf.Tensor) -> tuple[tf.Tensor, Any]:
-    """Flatten the transposed matrices and the biases into one vector. The custom gradient needs half the operations."""
-    matrices = kernel, recurrent
+def _flatten(*tensors: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    """Concatenate matrices and vectors into one vector. The custom gradient needs fewer operations."""
 
     def gradient(d_vector: tf.Tensor) -> list[tf.Tensor]:
-        parts = tf.split(d_vector, [x.shape.num_elements() for x in (*matrices, *biases)])
-        shapes = [tuple(reversed(matrix.shape)) for matrix in matrices]
-        d_matrices = [tf.transpose(tf.reshape(x, shape)) for x, shape in zip(parts, shapes, strict=False)]
-        return [*d_matrices, *parts[2:]]
+        parts = tf.split(d_vector, [x.shape.num_elements() for x in tensors])
+        return [tf.reshape(part, x.shape) for part, x in zip(parts, tensors, strict=True)]
 
-    return tf.concat([*(tf.reshape(tf.transpose(matrix), [-1]) for matrix in matrices), *biases], 0), gradient
+    return tf.concat([tf.reshape(x, [-1]) for x in tensors], 0), gradient

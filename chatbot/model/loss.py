@@ -190,10 +190,10 @@ def _chunk_on_gpu(
         losses, d_logits = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=logits, labels=targets)
     losses, generated, d_mixture = _mix_copies(losses, chunk)
     d_logits = to_precision(d_logits, precision)
-    row_weights = generated[:, None]  # [tokens, 1]
+    row_weights = tf.expand_dims(generated, 1)  # [tokens, 1]
     d_attended = matmul(d_logits, factor, precision) * row_weights
     d_embeddings = matmul(d_logits, attended * row_weights, precision, transpose_a=True)
-    d_bias = matmul(row_weights, d_logits, precision, transpose_a=True)[0]
+    d_bias = tf.squeeze(matmul(row_weights, d_logits, precision, transpose_a=True), 0)
     return (d_attended, *d_mixture), (tf.reduce_sum(losses * chunk.weights), d_embeddings, d_bias)
 
 

@@ -1,5 +1,6 @@
 """Recurrent layers: dropout, a stack of LSTM or GRU layers, and the recurrent encoder."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -12,7 +13,8 @@ from chatbot.model.sequences import Sequences, mirror, unpack
 
 PHILOX = 1  # TensorFlow's constant for the random generator Philox (Salmon et al., 2011)
 
-# The number of the first dropout layer in the encoder, the decoder and so on. Later layers get consecutive numbers.
+# The number of the first dropout layer in the encoder, the decoder and so on. A Transformer's layers get the numbers
+# after it.
 FORWARD_ENCODER = 100
 BACKWARD_ENCODER = 200
 DECODER = 300
@@ -46,18 +48,20 @@ class Dropout(keras.layers.Layer):
             return inputs
         return apply_mask(inputs, self.draw_mask(tf.shape(inputs), key))
 
-    def draw_masks(self, number: int, inputs: tf.Tensor, key: tf.Tensor | None) -> list[tf.Tensor | None]:
-        """Draw several masks with the shape of `inputs`. Without a key, each mask is None."""
+    def draw_masks(self, sizes: Sequence[int], inputs: tf.Tensor, key: tf.Tensor | None) -> Sequence[tf.Tensor | None]:
+        """Draw several masks at once. They have the shape of `inputs`, except for the last axis, which has these sizes.
+
+        Without a key, each mask is None.
+        """
         if key is None or self.rate == 0.0:
-            return [None] * number
-        shape = tf.concat([[number], tf.shape(inputs)], 0)
-        masks: list[tf.Tensor | None] = tf.unstack(self.draw_mask(shape, key), num=number)
+            return [None] * len(sizes)
+        shape = tf.concat([tf.shape(inputs)[:-1], [sum(sizes)]], 0)
+        masks: list[tf.Tensor] = tf.split(self.draw_mask(shape, key), sizes, -1)
         return masks
 
     def draw_mask(self, shape: tf.Tensor | list[Any], key: tf.Tensor) -> tf.Tensor:
         """Draw a float32 mask, whose elements are 0 or 1 / keep_prob."""
-        is_kept = uniform(shape, key, self.number) >= self.rate
-        return tf.cast(is_kept, tf.float32) * (1.0 / (1.0 - self.rate))
+        return tf.where(uniform(shape, key, self.number) >= self.rate, 1.0 / (1.0 - self.rate), 0.0)
 
 
 def apply_mask(inputs: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
@@ -122,7 +126,7 @@ class Stack(keras.layers.Layer):
     Args:
         settings: The sizes and options of the model.
         units: The size of the outputs.
-        first_dropout: The number of the first `Dropout`.
+        dropout: The number of the `Dropout`, which draws the masks of all layers at once.
         precision: The precision of products; see `chatbot.model.operations`.
         on_gpu: Whether the computation runs on a GPU.
     """
@@ -131,16 +135,19 @@ class Stack(keras.layers.Layer):
         self,
         settings: ModelSettings,
         units: int,
-        first_dropout: int,
+        dropout: int,
         precision: str = "float32",
         on_gpu: bool = False,
     ) -> None:
         super().__init__()
-        sizes = [settings.embedding_size, *[units] * (settings.num_layers - 1)]
-        self.recurrent = [recurrent_layer(settings.cell, size, units, precision) for size in sizes]
-        self.dropouts = [Dropout(settings.keep_prob, first_dropout + i) for i in range(settings.num_layers)]
+        self._sizes = [settings.embedding_size, *[units] * (settings.num_layers - 1)]
+        self.recurrent = [recurrent_layer(settings.cell, size, units, precision) for size in self._sizes]
+        self.dropout = Dropout(settings.keep_prob, dropout)
         self._settings = settings
         self._by_cudnn = on_gpu and not settings.plain_layers
+        if self._by_cudnn and settings.cell == "lstm":
+            for layer in self.recurrent:  # Training stores these matrices as `lstm_params` needs them.
+                layer.cell.kernel.is_transposed = layer.cell.recurrent_kernel.is_transposed = True
         self.built = True  # Otherwise, Keras would trace `call` to build the layer.
 
     def call(
@@ -173,8 +180,9 @@ class Stack(keras.layers.Layer):
                 sequences = sequences._replace(packing=sequences.packing._replace(lengths=lengths))
         states: list[State] = []
         x = inputs
-        for i, (layer, dropout, first) in enumerate(zip(self.recurrent, self.dropouts, initial, strict=True)):
-            outputs, state = self._run_layer(layer, dropout(x, key), first, sequences)
+        masks = self.dropout.draw_masks(self._sizes, inputs, key)
+        for i, (layer, mask, first) in enumerate(zip(self.recurrent, masks, initial, strict=True)):
+            outputs, state = self._run_layer(layer, apply_mask(x, mask), first, sequences)
             x = x + outputs if self._settings.residual and i > 0 else outputs
             states.append(state)
         return x, states
@@ -237,7 +245,6 @@ class Encoder(keras.layers.Layer):
         self.backward = None
         if settings.bidirectional:
             self.backward = Stack(settings, units, BACKWARD_ENCODER, precision, on_gpu)
-        self._on_gpu = on_gpu
         self.built = True
 
     def call(self, embedded: tf.Tensor, sequences: Sequences, key: tf.Tensor | None) -> tuple[tf.Tensor, list[State]]:
@@ -251,22 +258,14 @@ class Encoder(keras.layers.Layer):
         Returns:
             The outputs, [rows, source, rnn_size], and the final state of each layer.
         """
-        packed = sequences.is_packed
         packing = sequences.packing
         zeros = self.forward.zero_states(tf.size(packing.lengths), embedded.dtype)
         outputs, states = self.forward(embedded, zeros, sequences, key)
         if self.backward is not None:
-
-            def reverse(x: tf.Tensor) -> tf.Tensor:
-                """Reverse the tokens but not the padding, which must remain on the right for cuDNN."""
-                return mirror(x, packing) if packed else tf.reverse_sequence(x, lengths, seq_axis=1)
-
-            # Counting the mask on a GPU avoids copying packing.lengths to the GPU.
-            lengths = tf.reduce_sum(tf.cast(sequences.mask, tf.int64), 1) if self._on_gpu else packing.lengths
-            backward_outputs, backward_states = self.backward(reverse(embedded), zeros, sequences, key)
-            outputs = concat_features(outputs, reverse(backward_outputs))
+            reversed_outputs, backward_states = self.backward(mirror(embedded, packing), zeros, sequences, key)
+            outputs = concat_features(outputs, mirror(reversed_outputs, packing))
             states = concat_states(states, backward_states)
-        return unpack(outputs, packing) if packed else outputs, states
+        return unpack(outputs, packing) if sequences.is_packed else outputs, states
 
 
 def concat_states(forward: list[State], backward: list[State]) -> list[State]:

@@ -37,7 +37,9 @@ class Packing(NamedTuple):
     inverse_order: Any  # [rows] int64, the position of each row in `order`
     to_packed: Any  # [tokens] int64, the index of each token in the flattened padded ids; 0 for fillers
     to_padded: Any  # [rows, time] int64, the token at each padded position; the first filler at padding
-    mirrored: Any  # [tokens] int64, the index of the token that has this position in the reversed row
+    # [tokens] int64, the index of the token that has this position in the reversed row; for padded ids, [rows, time]
+    # indices into the flattened ids
+    mirrored: Any
     previous: Any  # [tokens] int64, the index of each token's predecessor in the initial states, followed by the tokens
     last: Any  # [rows] int64, the last token of each row
 
@@ -117,13 +119,16 @@ def unpack(packed: tf.Tensor, packing: Packing) -> tf.Tensor:
     return with_gradient(lambda x: _to_padded(x, packing), lambda gradient: _to_packed(gradient, packing), packed)
 
 
-def mirror(packed: tf.Tensor, packing: Packing) -> tf.Tensor:
-    """Reverse the tokens of each row in a packed tensor [tokens, features]."""
+def mirror(x: tf.Tensor, packing: Packing) -> tf.Tensor:
+    """Reverse the tokens of each row in a packed tensor [tokens, features] or a padded one [rows, time, features].
+
+    Padding remains on the right, as cuDNN requires.
+    """
 
     def reverse(x: tf.Tensor) -> tf.Tensor:
-        return tf.gather(x, packing.mirrored)
+        return tf.gather(tf.reshape(x, [-1, x.shape[-1]]), packing.mirrored)
 
-    return with_gradient(reverse, reverse, packed)
+    return with_gradient(reverse, reverse, x)
 
 
 def rows_of_tokens(packing: Packing) -> tf.Tensor:
@@ -162,8 +167,13 @@ def make_sequences(ids: npt.NDArray[Any], packed: bool) -> Sequences:
         packed: Whether to pack the ids.
     """
     mask = ids != PAD
-    packing = compute_packing(mask.sum(axis=1), ids.shape[1])
-    return Sequences((pack_array(ids, packing, PAD) if packed else ids).astype(np.int64), mask, packing)
+    lengths = mask.sum(axis=1)
+    packing = compute_packing(lengths, ids.shape[1])
+    if packed:
+        return Sequences(pack_array(ids, packing, PAD).astype(np.int64), mask, packing)
+    rows, positions = np.indices(ids.shape)
+    mirrored = rows * ids.shape[1] + np.where(mask, lengths[:, None] - 1 - positions, positions)
+    return Sequences(ids.astype(np.int64), mask, packing._replace(mirrored=mirrored))
 
 
 def padded_ids(sequences: Sequences) -> tf.Tensor:

@@ -20,6 +20,7 @@ from chatbot.model.attention import (
     join_heads,
     multi_head_attention,
     padded_layout,
+    padding_mask,
     split_heads,
     to_rows,
     vector_layout,
@@ -182,7 +183,7 @@ class TransformerEncoder(keras.layers.Layer):
         """
         layout = vector_layout(sequences)
         x = self.dropout(self.positions(embedded, layout), key)  # [vectors, embedding]
-        mask = additive_mask(sequences.mask)[:, None, None]  # [rows, 1, 1, source]
+        mask = padding_mask(sequences.mask)  # [rows, 1, 1, source]
         position_bias = self.positions.bias(layout.positions[None, :, None], layout.positions)
         for i, (attention, feed_forward) in enumerate(zip(self.attentions, self.feed_forwards, strict=True)):
             layer: Callable[..., Any] = functools.partial(self._layer, i, key, mask, layout)
@@ -201,7 +202,7 @@ class TransformerEncoder(keras.layers.Layer):
         *position_bias: tf.Tensor,
     ) -> tf.Tensor:
         """Compute one layer, and return the new residual stream."""
-        dropout_masks = self.dropouts[number].draw_masks(2, x, key)
+        dropout_masks = self.dropouts[number].draw_masks(2 * [x.shape[-1]], x, key)
         attention = self.attentions[number]
         feed_forward = self.feed_forwards[number]
         y, _ = attention(x, mask, position_bias, layout)
@@ -269,7 +270,7 @@ class TransformerDecoder(keras.layers.Layer):
         layout = vector_layout(sequences)
         _, _, queries = self._run_layers(embedded, layout, state, None)
         keys = self.attention.split_keys(state["keys"], state["mask"])
-        return self.attention.mean_weights(queries, keys, additive_mask(state["mask"])[:, None, None])
+        return self.attention.mean_weights(queries, keys, padding_mask(state["mask"]))
 
     def _output(self, x: tf.Tensor) -> tf.Tensor:
         """Convert the residual stream after the last layer to the outputs of the decoder."""
@@ -282,8 +283,8 @@ class TransformerDecoder(keras.layers.Layer):
         """Return the residual stream after the last layer, and that layer's contexts and queries for the question."""
         x = self.dropout(self.positions(embedded, layout), key)  # [vectors, embedding]
         cross = self.attention
-        causal_mask = additive_mask(layout.positions[None] <= layout.positions[:, None])  # [target, target]
-        question_mask = additive_mask(state["mask"])[:, None, None]  # [rows, 1, 1, source]
+        causal_mask = additive_mask(layout.positions <= tf.expand_dims(layout.positions, 1))  # [target, target]
+        question_mask = padding_mask(state["mask"])  # [rows, 1, 1, source]
         position_bias = self.positions.bias(layout.positions[None, :, None], layout.positions)
         keys = cross.split_keys(state["keys"], state["mask"])
         for i, (attention, feed_forward) in enumerate(zip(self.attentions, self.feed_forwards, strict=True)):
@@ -307,7 +308,7 @@ class TransformerDecoder(keras.layers.Layer):
         *position_bias: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Compute one layer, and return the results listed in `_run_layers`. The keys and values are the question's."""
-        dropout_masks = self.dropouts[number].draw_masks(3, x, key)
+        dropout_masks = self.dropouts[number].draw_masks(3 * [x.shape[-1]], x, key)
         attention = self.attentions[number]
         feed_forward = self.feed_forwards[number]
         y, _ = attention(x, causal_mask, position_bias, layout)
@@ -332,7 +333,7 @@ class TransformerDecoder(keras.layers.Layer):
         position_bias = self.positions.bias(tf.zeros([1, 1, 1]), offsets)
         new_caches: list[Any] = []
         keys = self.attention.split_keys(state["keys"], state["mask"])
-        question_mask = additive_mask(state["mask"])[:, None, None]  # [rows, 1, 1, source]
+        question_mask = padding_mask(state["mask"])  # [rows, 1, 1, source]
         for i, (attention, feed_forward) in enumerate(zip(self.attentions, self.feed_forwards, strict=True)):
             y, cache = attention(x, mask, position_bias, by_hypothesis, caches[i])
             new_caches.append(cache)

@@ -121,7 +121,7 @@ def sum_gradients(
         with tf.device(replica.home):
             tokens = tf.add_n([tokens_or_nan(s) for s in replica_sums])
             report = tf.identity(towers.report) if i == 0 else tf.zeros_like(towers.report)
-            counts = tf.concat([[tokens], tf.reshape(report, [-1])], 0)
+            counts = tf.concat([tf.expand_dims(tokens, 0), tf.reshape(report, [-1])], 0)
         terms.append([counts, *_sum_over_towers(replica, replica_sums)])
     exchanged = [exchange([[tensor] for tensor in tensors]) for tensors in zip(*terms, strict=True)]
     totals = []

@@ -56,19 +56,20 @@ def gradient_function(model: Seq2Seq, groups: Sequence[Group]) -> Any:
 
     @tf.function(autograph=False)
     def tower_gradients(weights: list[tf.Tensor], share: Share, loss_scale: tf.Tensor | None = None) -> Sums:
-        values = [value for _, value in sorted(variable_values(groups, weights).items())]
-        source_rows, target_rows = look_up_rows(model, values, share)
+        # Copy the weights to the current device. Operations would otherwise run on the device of the weights.
+        weights = [tf.identity(weight) for weight in weights]
+        rows = look_up_rows(weights[-1], share)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch((values, source_rows, target_rows))
-            with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
-                decoded = model.decoded(share.source, share.target_in, share.key, embedded=(source_rows, target_rows))
+            tape.watch((weights, rows))
+            values = [(variables[i], value) for i, value in variable_values(groups, weights).items()]
+            with keras.StatelessScope(state_mapping=values):
+                decoded = model.decoded(share.source, share.target_in, share.key, embedded=rows)
                 loss = model.summed_loss(decoded, share.targets, token_weights(share, loss_scale))
-        gradients, *row_gradients = tape.gradient(
-            loss, (values, source_rows, target_rows), unconnected_gradients=tf.UnconnectedGradients.ZERO
-        )
-        group_gradients = join_gradients(groups[:-1], gradients)
-        projection = [gradients[embedding_index(model)]] if model.tied else []
-        return make_sums(share, loss, projection, group_gradients, row_gradients, loss_scale)
+        trained = [weight for weight, group in zip(weights, groups[:-1], strict=False) if group.trained]
+        projection = [weights[-1]] if model.tied else []
+        gradients = tape.gradient(loss, (trained, projection, rows), unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        d_groups, d_projection, d_rows = tf.nest.map_structure(tf.convert_to_tensor, gradients)
+        return make_sums(share, loss, d_projection, d_groups, d_rows, loss_scale)
 
     return tower_gradients
 
@@ -82,23 +83,18 @@ def variable_values(groups: Sequence[Group], weights: Sequence[tf.Tensor]) -> di
     """
     values: dict[int, tf.Tensor] = {}
     for group, weight in zip(groups, weights, strict=True):
-        if len(group.indices) == 1:
-            # Copy the weight to the current device. Operations would otherwise run on the device of the weight.
-            weight = tf.identity(weight)
         values |= zip(group.indices, group.split(weight), strict=True)
     return values
 
 
-def look_up_rows(model: Seq2Seq, values: Any, share: Share) -> list[tf.Tensor]:
+def look_up_rows(embedding: tf.Tensor, share: Share) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the embeddings of the source tokens and of the target input tokens.
 
     Args:
-        model: The model that the values belong to.
-        values: The value of each variable, from `variable_values`.
+        embedding: The embedding, [vocabulary, embedding].
         share: The tower's part of a batch, with the token ids.
     """
-    embedding = values[embedding_index(model)]
-    return [tf.gather(embedding, side.ids) for side in (share.source, share.target_in)]
+    return tf.gather(embedding, share.source.ids), tf.gather(embedding, share.target_in.ids)
 
 
 def token_weights(share: Share, loss_scale: tf.Tensor | None) -> tf.Tensor:
@@ -208,7 +204,7 @@ def spread_gradient_function(model: Seq2Seq, groups: Sequence[Group], parts: Par
         values: dict[int, tf.Tensor] = {}
         for group, weight in zip(groups, weights, strict=True):
             with tf.device(devices[group.stage]):
-                values |= variable_values([group], [weight])
+                values |= variable_values([group], [tf.identity(weight)])
 
         def decode(embedded: tf.Tensor, memory: tf.Tensor, states: Any) -> Any:
             start = model.decoder.start(memory, share.source.mask, states)
@@ -219,7 +215,7 @@ def spread_gradient_function(model: Seq2Seq, groups: Sequence[Group], parts: Par
             return model.summed_loss(decoded, share.targets, token_weights(share, loss_scale))
 
         with tf.device(parts.projection):
-            source_rows, target_rows = look_up_rows(model, values, share)
+            source_rows, target_rows = look_up_rows(values[embedding_index(model)], share)
         encoder_weights, decoder_weights, other_weights = (
             [(variables[i], values[i]) for i in indices] for indices in (encoder, decoder, projection_stage)
         )
@@ -261,4 +257,4 @@ def dense(
         on_gpu: Whether the gradient is computed on a GPU.
     """
     start = projection[0] if projection else tf.zeros(shape)
-    return scatter_add(start, lookup_ids[:, None], rows, on_gpu)
+    return scatter_add(start, tf.expand_dims(lookup_ids, 1), rows, on_gpu)

@@ -44,36 +44,42 @@ class Group(NamedTuple):
     stage: str  # stage of the forward pass: ENCODER, DECODER or PROJECTION
     indices: tuple[int, ...]  # indices into model.trainable_variables
     shapes: tuple[tuple[int, ...], ...]
+    transposed: tuple[bool, ...]  # whether the vector contains the transpose of a matrix, which cuDNN needs
     trained: bool  # false if the variables are frozen
     decayed: bool  # whether --weight-decay applies
 
+    @property
+    def is_vector(self) -> bool:
+        """Whether the variables are concatenated into one vector. A variable that is not transposed can be alone."""
+        return self.transposed != (False,)
+
     def join(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Concatenate one tensor per variable into one vector. A single tensor is returned unchanged."""
-        if len(tensors) == 1:
+        """Concatenate one tensor per variable into one vector, if the group is a vector."""
+        if not self.is_vector:
             return tensors[0]
-        return tf.concat([_reshape(tensor, [-1], len(tensor.shape) == 1) for tensor in tensors], 0)
+        stored = [tf.transpose(x) if moved else x for x, moved in zip(tensors, self.transposed, strict=True)]
+        return tf.concat([x if len(x.shape) == 1 else tf.reshape(x, [-1]) for x in stored], 0)
 
     def split(self, tensor: tf.Tensor) -> list[tf.Tensor]:
         """Split a vector from `join` into one tensor per variable."""
-        if len(self.shapes) == 1:
+        if not self.is_vector:
             return [tensor]
-        parts = tf.split(tensor, [math.prod(shape) for shape in self.shapes])
-        return [_reshape(part, shape, len(shape) == 1) for part, shape in zip(parts, self.shapes, strict=True)]
+        parts = []
+        sizes = [math.prod(shape) for shape in self.shapes]
+        for part, shape, moved in zip(tf.split(tensor, sizes), self.shapes, self.transposed, strict=True):
+            stored = part if len(shape) == 1 else tf.reshape(part, shape[::-1] if moved else shape)
+            parts.append(tf.transpose(stored) if moved else stored)
+        return parts
 
 
-def _reshape(tensor: tf.Tensor, shape: Sequence[int], is_vector: bool) -> tf.Tensor:
-    """Reshape a tensor, or return it unchanged if it is a vector."""
-    return tensor if is_vector else tf.reshape(tensor, shape)
-
-
-def group_variables(model: Seq2Seq, settings: LearningSettings, min_group_bytes: int) -> list[Group]:
+def group_variables(model: Seq2Seq, settings: LearningSettings, min_group_bytes: float) -> list[Group]:
     """Group the trainable variables of a model in the order of the backward pass. The last group is the embedding.
 
     Args:
         model: The model with the variables.
         settings: The learning settings, which determine the frozen parts and the weight decay.
-        min_group_bytes: The minimum size of a group in bytes, if there are enough variables; 0 creates a group for each
-            variable.
+        min_group_bytes: The minimum size of a group in bytes, if there are enough variables in its stage; 0 creates a
+            group for each variable, and infinity a single group of all stages.
     """
     variables = model.trainable_variables
     embedding = embedding_index(model)
@@ -87,14 +93,18 @@ def group_variables(model: Seq2Seq, settings: LearningSettings, min_group_bytes:
     def make_group(stage: str, members: Sequence[int]) -> Group:
         shapes = tuple(tuple(variables[i].shape) for i in members)
         trained, decayed = kind(members[0])
-        return Group(stage, tuple(members), shapes, trained, decayed)
+        transposed = tuple(getattr(variables[i], "is_transposed", False) for i in members)
+        return Group(stage, tuple(members), shapes, transposed, trained, decayed)
 
     def kind(i: int) -> tuple[bool, bool]:
         return parts[i] not in settings.frozen, settings.weight_decay > 0 and is_decayed(variables[i])
 
     projection = [i for i in range(len(variables)) if i not in {*decoder, *encoder, embedding}]
+    stages = [(PROJECTION, projection), (DECODER, decoder), (ENCODER, encoder)]
+    if min_group_bytes == math.inf:
+        stages = [(PROJECTION, [*projection, *decoder, *encoder])]
     groups = []
-    for stage, members in ((PROJECTION, projection), (DECODER, decoder), (ENCODER, encoder)):
+    for stage, members in stages:
         open_groups: dict[tuple[bool, bool], list[int]] = {}
         for i in members:
             # Concatenation copies the variables, so large variables are not grouped with others.
@@ -112,23 +122,26 @@ def variable_bytes(variable: tf.Variable) -> int:
     return 4 * math.prod(variable.shape)
 
 
-def min_group_bytes(model: Seq2Seq, on_gpus: bool, is_exchanged: bool) -> int:
+def min_group_bytes(model: Seq2Seq, on_gpus: bool, is_exchanged: bool, is_single: bool = False) -> float:
     """Return the minimum size of a group, in bytes.
 
     On CPUs, variables are only grouped if gradients are exchanged. Otherwise, updating many small variables is as fast
     as updating a large one.
 
-    On GPUs, the size is a compromise. Each group adds overhead, because NCCL calls the host after each exchange. But
-    large groups delay the update, because the last group is exchanged after the end of the backward pass. Assume that
-    the overhead of a group equals the time to exchange GROUP_BYTES. Then n groups of equal size cost
-    n * GROUP_BYTES + total / n. This cost is lowest if the group size, total / n, is the geometric mean of GROUP_BYTES
-    and the total.
+    A single GPU updates all variables at once. On several GPUs, the size is a compromise. Each group adds overhead,
+    because NCCL calls the host after each exchange. But large groups delay the update, because the last group is
+    exchanged after the end of the backward pass. Assume that the overhead of a group equals the time to exchange
+    GROUP_BYTES. Then n groups of equal size cost n * GROUP_BYTES + total / n. This cost is lowest if the group size,
+    total / n, is the geometric mean of GROUP_BYTES and the total.
 
     Args:
         model: The model whose variables are grouped.
         on_gpus: Whether any tower is on a GPU.
         is_exchanged: Whether the gradients of several replicas are summed.
+        is_single: Whether a single device computes all gradients.
     """
+    if on_gpus and is_single:
+        return math.inf
     if on_gpus:
         total = sum(map(variable_bytes, model.trainable_variables))
         return max(GROUP_BYTES, math.isqrt(total * GROUP_BYTES))
@@ -216,7 +229,7 @@ class Replica:
         variables = []
         for group, device in zip(self.groups, self.devices, strict=True):
             weights = [self._model_weights[i] for i in group.indices]
-            if len(weights) == 1 and not copies:
+            if not (group.is_vector or copies):
                 variables += weights
             else:
                 with tf.device(device):

@@ -70,7 +70,9 @@ def _drop_unread_on_gpu(share: Share, model: Seq2Seq) -> Share:
         fields = {name: getattr(sequences.packing, name) for name in names}
         return sequences._replace(packing=Packing(**{**dict.fromkeys(Packing._fields, ()), **fields}))
 
-    cudnn_fields = () if model.is_transformer else ("lengths",)
+    cudnn_fields: tuple[str, ...] = () if model.is_transformer else ("lengths",)
+    if not model.is_transformer and model.encoder.backward is not None:
+        cudnn_fields = ("lengths", "mirrored")
     return share._replace(
         source=keep_only(share.source, *cudnn_fields),
         target_in=keep_only(share.target_in, "to_packed", "to_padded")._replace(mask=()),
@@ -83,10 +85,10 @@ class Buffer(NamedTuple):
     int32 arrays are not packed. They stay in host memory.
     """
 
-    # [numbers] float64, because TensorFlow cannot split all dtypes on GPUs. 64-bit integers are reinterpreted as
-    # float64, and all other numbers are converted.
+    # [numbers] float32, because TensorFlow cannot split all dtypes on GPUs. 64-bit integers are reinterpreted as pairs
+    # of float32 numbers, and all other numbers are converted.
     content: Any
-    layout: Any  # [numbers] int32: the size of each array in `content`, then the shapes of all arrays except vectors
+    layout: Any  # [numbers] int32: the size of each part of `content`, then the shapes of all arrays except vectors
     on_host: tuple[Any, ...]  # int32 arrays
 
 
@@ -95,11 +97,11 @@ def pack_buffer(arrays: Any) -> Buffer:
     flat = [*map(np.asarray, tf.nest.flatten(arrays))]
     on_device = [array for array in flat if array.dtype != np.int32]
     content = [
-        array.ravel().view(np.float64) if _has_64_bits(array) else array.ravel().astype(np.float64)
+        array.ravel().view(np.float32) if _has_64_bits(array) else array.ravel().astype(np.float32)
         for array in on_device
     ]
     shapes = [size for array in on_device if array.ndim != 1 for size in array.shape]
-    layout = np.array([*(array.size for array in on_device), *shapes], np.int32)
+    layout = np.array([*(part.size for part in content), *shapes], np.int32)
     return Buffer(np.concatenate(content), layout, tuple(array for array in flat if array.dtype == np.int32))
 
 
@@ -121,7 +123,8 @@ def unpack_buffer(buffer: Buffer, specs: Any) -> Any:
         if spec.dtype == tf.int32:
             return next(on_host)
         part = next(parts)
-        part = tf.bitcast(part, spec.dtype) if _has_64_bits(spec.dtype) else tf.cast(part, spec.dtype)
+        is_pair = _has_64_bits(spec.dtype)
+        part = tf.bitcast(tf.reshape(part, [-1, 2]), spec.dtype) if is_pair else tf.cast(part, spec.dtype)
         return part if spec.shape.rank == 1 else tf.reshape(part, next(next_shapes))
 
     return tf.nest.map_structure(next_tensor, specs)

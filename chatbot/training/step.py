@@ -159,17 +159,17 @@ class Synchronous(VariableUpdate):
         """Compute the gradients of each tower for one micro-batch."""
         inputs = self._read_weights()
         sums = list[Sums]()
-        counts = list[tf.Tensor]()
+        reports = list[tf.Tensor]()
         lookup_ids = dict[int, tf.Tensor]()
         for i, (tower, prepared) in enumerate(zip(self._towers, shares, strict=True)):
             with tf.device(tower.device):
                 share = self.preparation.tensors(prepared)
                 replica = self._replica_of_tower[i]
                 sums.append(self.gradient_functions[i](inputs[replica].weights, share, inputs[replica].loss_scale))
-                counts.append(share.counts)
+                reports.append(tf.concat([tf.expand_dims(sums[i].loss, 0), share.counts], 0))
                 lookup_ids.setdefault(replica, share.lookup_ids)
         with tf.device(self.replicas[0].home):
-            report = tf.concat([[[s.loss for s in sums]], tf.transpose(tf.stack(counts))], 0)  # [3, towers]
+            report = tf.stack(reports, 1)  # [3, towers]
             before, after = (len(sums) * n for n in (self._team.machine, self._team.machines - self._team.machine - 1))
             report = tf.pad(report, [[0, 0], [before, after]]) if before or after else report
         return TowerSums(sums, report, [*lookup_ids.values()], [replica_inputs.loss_scale for replica_inputs in inputs])
@@ -202,10 +202,12 @@ class Synchronous(VariableUpdate):
         ]
         with tf.device(self.replicas[0].home):
             finite = functools.reduce(tf.logical_and, [clipped.finite for clipped in applied])
-            # Independent replicas may skip updates for different reasons. The step counts as an overflow only if all
-            # skipped updates are due to overflows.
-            only_overflows = functools.reduce(tf.logical_and, [x.finite | x.overflow for x in applied])
-            overflow = ~finite & only_overflows
+            overflow = tf.constant(False)
+            if loss_scales[0] is not None:
+                # Independent replicas may skip updates for different reasons. The step counts as an overflow only if
+                # all skipped updates are due to overflows.
+                only_overflows = functools.reduce(tf.logical_and, [x.finite | x.overflow for x in applied])
+                overflow = ~finite & only_overflows
             return pack_result(report, applied[0].norm, finite, overflow)
 
     def gather_state(self) -> TrainState:

@@ -39,7 +39,9 @@ def open_update(model: Seq2Seq, settings: Settings, towers: Sequence[Tower], tea
         if settings.parallel.variable_update == "replicated":
             exchange = local_exchange(settings, towers)
     on_gpus = any(is_gpu(tower.device) for tower in towers)
-    groups = group_variables(model, settings.learning, min_group_bytes(model, on_gpus, exchange is not no_exchange))
+    is_single = team.alone and len(towers) == 1 and towers[0].parts is None
+    size = min_group_bytes(model, on_gpus, exchange is not no_exchange, is_single)
+    groups = group_variables(model, settings.learning, size)
     if not team.alone and team.replicas != len(towers):  # On CPUs, tf.distribute has a single replica per machine.
         replicas: Replicas = [(Replica(model, settings.learning, groups), towers)]
     elif team.alone and settings.parallel.variable_update == "parameter_server":

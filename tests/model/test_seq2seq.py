@@ -80,7 +80,7 @@ def test_gradients_of_a_loss_with_dropout_equal_finite_differences(name: str) ->
     before, generator = [variable.numpy() for variable in variables], np.random.default_rng(1)
     for _ in range(3):
         directions = [generator.normal(size=x.shape) for x in before]
-        directions = [0.005 * direction / np.linalg.norm(direction) for direction in directions]
+        directions = [0.003 * direction / np.linalg.norm(direction) for direction in directions]
         values = []
         for sign in (1, -1):
             for variable, x, direction in zip(variables, before, directions, strict=True):

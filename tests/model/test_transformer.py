@@ -52,7 +52,7 @@ def kept_masks(graph: Any, upstream: Any) -> int:
 
 def is_mask(operation: Any) -> bool:
     """Return whether an operation computes a mask from random numbers."""
-    between = operation.type in ("GreaterEqual", "Cast", "Mul", "Unpack") and is_mask(operation.inputs[0].op)
+    between = operation.type in ("GreaterEqual", "SelectV2", "SplitV") and is_mask(operation.inputs[0].op)
     return operation.type == "StatelessRandomUniformV2" or between
 
 

@@ -21,6 +21,7 @@ def dense_gradients(
     device: str = "/CPU:0",
     function: Any = None,
     loss_scale: float | None = None,
+    min_group_bytes: float = 0,
 ) -> tuple[Sums, list[tf.Tensor]]:
     """The sums of a batch, and the gradients. values: of the model's variables, by default their own.
 
@@ -29,16 +30,16 @@ def dense_gradients(
     values = [variable.value for variable in model.trainable_variables] if values is None else list(values)
     prepare = Preparation(model, 1, [device])
     ((buffer,),) = prepare.device_shares(prepare(whole_batch(batch), 0))
-    groups = single_groups(model)
+    groups = group_variables(model, LearningSettings(), min_group_bytes)
     with tf.device(device):
         share = prepare.tensors(buffer)
-        inputs = [values[group.indices[0]] for group in groups], share
+        inputs = [group.join([values[i] for i in group.indices]) for group in groups], share
         scale = None if loss_scale is None else tf.constant(loss_scale)
         sums: Any = (function or gradient_function(model, groups))(*inputs, *([] if scale is None else [scale]))
         embedding = dense(sums.projection, sums.rows, share.lookup_ids, model.embedding.embeddings.shape, model.on_gpu)
-    of_variable = {
-        group.indices[0]: gradient for group, gradient in zip(groups, [*sums.groups, embedding], strict=True)
-    }
+    of_variable: dict[int, tf.Tensor] = {}
+    for group, gradient in zip(groups, [*sums.groups, embedding], strict=True):
+        of_variable |= zip(group.indices, group.split(gradient), strict=True)
     return sums, [of_variable[i] for i in range(len(values))]
 
 

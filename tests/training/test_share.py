@@ -107,6 +107,6 @@ def test_one_graph_takes_all_sizes() -> None:
     for rows, time in ((1, 1), (3, 5), (7, 2), (0, 4)):
         buffer = tf.nest.map_structure(tf.convert_to_tensor, pack_buffer(structure(rows, time)))
         tf.nest.map_structure(assert_equal, graph(buffer), structure(rows, time))
-        assert buffer.content.shape == [2 * rows * time], "int32 is not in it: TensorFlow would copy it twice"
+        assert buffer.content.shape == [3 * rows * time], "int32 is not in it: TensorFlow would copy it twice"
         assert [array.dtype for array in buffer.on_host] == [tf.int32]
     assert graph.traces == 1

@@ -4,6 +4,7 @@ import itertools
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python.framework.convert_to_constants import _run_inline_graph_optimization
@@ -115,6 +116,26 @@ def test_groups_have_every_variable_once_in_the_order_of_the_backward_pass(chang
         assert sum(others) < max(1, size)
     if not size:
         assert {len(group.indices) for group in groups} == {1}
+
+
+def test_a_single_gpu_updates_all_variables_at_once() -> None:
+    """The group of all stages has the matrices of cuDNN's layers as their transposes, and nothing else."""
+    model = build_model(DEEP.model, VOCABULARY, seed=1, on_gpu=True)
+    size = min_group_bytes(model, on_gpus=True, is_exchanged=False, is_single=True)
+    group, embedding = group_variables(model, DEEP.learning, size)
+    variables = [model.trainable_variables[i] for i in group.indices]
+    assert [variable.path.endswith("kernel") and "lstm" in variable.path for variable in variables] == [
+        *group.transposed
+    ]
+    joined = group.join(variables)
+    assert joined.shape == [sum(variable.value.shape.num_elements() for variable in variables)]
+    for variable, part in zip(variables, group.split(joined), strict=True):
+        np.testing.assert_array_equal(part, variable)
+    first = next(i for i, transposed in enumerate(group.transposed) if transposed)
+    start = sum(variable.value.shape.num_elements() for variable in variables[:first])
+    stored = joined[start : start + variables[first].value.shape.num_elements()]
+    np.testing.assert_array_equal(stored, np.transpose(variables[first]).ravel())
+    assert (len(embedding.indices), embedding.is_vector) == (1, False)
 
 
 def test_frozen_parts_cover_the_model() -> None:
