@@ -102,18 +102,6 @@ def token_weights(share: Share, loss_scale: tf.Tensor | None) -> tf.Tensor:
     return share.weights if loss_scale is None else share.weights * loss_scale
 
 
-def join_gradients(groups: Sequence[Group], gradients: Any) -> list[tf.Tensor]:
-    """Concatenate the gradients of the variables in each trained group.
-
-    Args:
-        groups: Groups of variables.
-        gradients: The gradient of each variable, by the variable's index.
-    """
-    return [
-        group.join([tf.convert_to_tensor(gradients[i]) for i in group.indices]) for group in groups if group.trained
-    ]
-
-
 def make_sums(
     share: Share,
     loss: tf.Tensor,
@@ -229,15 +217,15 @@ def spread_gradient_function(model: Seq2Seq, groups: Sequence[Group], parts: Par
         (target_gradient, *memory_gradients), decoder_gradients = decoding.backward(decoded_gradients)
         (source_gradient,), encoder_gradients = encoding.backward(memory_gradients)
         all_gradients = *encoder_gradients, *decoder_gradients, *other_gradients
-        gradients = dict(zip((*encoder, *decoder, *projection_stage), all_gradients, strict=True))
-        group_gradients = []
-        for group in groups[:-1]:
+        of_variable = dict(zip((*encoder, *decoder, *projection_stage), all_gradients, strict=True))
+        gradients = []
+        for group in (group for group in groups[:-1] if group.trained):
             with tf.device(devices[group.stage]):
-                group_gradients += join_gradients([group], gradients)
+                gradients.append(group.join([tf.convert_to_tensor(of_variable[i]) for i in group.indices]))
         with tf.device(parts.projection):
-            projection = [gradients[embedding_index(model)]] if model.tied else []
+            projection = [of_variable[embedding_index(model)]] if model.tied else []
             row_gradients = [source_gradient, target_gradient]
-            return make_sums(share, projecting.outputs, projection, group_gradients, row_gradients, loss_scale)
+            return make_sums(share, projecting.outputs, projection, gradients, row_gradients, loss_scale)
 
     return tower_gradients
 
