@@ -1,21 +1,25 @@
 """Tests and measures this project on the GPUs of a machine, and prints a report.
 
-The commands run in separate processes, so that a failure does not affect other parts of the report. Without a GPU, the
-commands use small models and a simulated GPU (tests/gpu/standin). The speed is then meaningless.
+The commands run in separate processes, so that a failure does not affect other parts of the report. The most important
+parts come first, and what does not fit into --minutes is listed as not run. Without a GPU, the commands use small
+models and a simulated GPU (tests/gpu/standin). The speed is then meaningless.
 """
 
 import dataclasses
+import math
 import os
 import re
 import shlex
-import statistics
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.benchmark import ROOT, Benchmark, log
+from benchmarks.gpu_steps import NO_TIME, TURNS, Case, Row, measure_cases, median_rate
 from benchmarks.opened_step import SizeFlags, plain, with_architecture
 from benchmarks.peers.pytorch import PyTorch
 from benchmarks.processes import Ended, Samples, last_error, python, run
@@ -34,12 +38,13 @@ from chatbot.training.devices.gpus import find_gpus
 from tests.gpu import standin
 
 PAIRS = 20_000  # number of synthetic pairs
-SECONDS = 150.0  # timeout of a command on a real GPU
+SECONDS = 150.0  # timeout of a command or of a measuring process on a real GPU
 STANDIN_STEPS = 4
 STANDIN_PAIRS = 300
 STANDIN_SIZES = {"rnn_size": 16, "embedding_size": 8, "vocabulary_size": 300, "batch_size": 8}
 PRECISIONS = ("float32", "bfloat16")
 RESUMED_STEPS = 40
+FAILED = "a command failed"
 LOG = re.compile(LOG_LINE)
 QUESTIONS = "你好\n你会死吗\n讲个笑话\n再见\n" * 16
 # Bytes of GPU memory that HOG leaves free, which is too little for a step with LARGE_BATCH pairs.
@@ -54,11 +59,10 @@ cuda.cuInit(0)
 cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
 cuda.cuCtxSetCurrent(context)
 cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
-cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(free.value - int(sys.argv[1])))
+assert not cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(free.value - int(sys.argv[1])))
 print("taken", flush=True)
 time.sleep(600)
 """
-Row = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,9 +73,10 @@ class GpuBenchmark(SizeFlags):
         None, "file of question-answer pairs", unset="generated pairs", group="data", metavar="FILE"
     )
     batch_sizes: tuple[int, ...] = setting(
-        (64, 512), "batch sizes in pairs, each for one row of the speed table", group="measuring"
+        (64, 512, 2048), "batch sizes in pairs, each for one row of the speed table", group="measuring"
     )
-    steps: int = setting(400, "number of steps per row of the speed table", minimum=20)
+    steps: int = setting(400, "maximum number of steps per row of the speed table", minimum=20)
+    minutes: int = setting(10, "time for the whole report; what does not fit is not run", minimum=1)
     parts: tuple[str, ...] = setting((), "parts of the benchmark to run", unset="all", metavar="PART")
     pytorch: str | None = setting(
         None,
@@ -93,15 +98,31 @@ class Machine:
     """Runs the commands of the report with a common folder, data file and environment."""
 
     def __init__(self, flags: GpuBenchmark, work: Path) -> None:
+        self._end = time.monotonic() + 60 * flags.minutes
         self.gpus = find_gpus()
         self.work = work
         self.is_real = bool(self.gpus)
         self.flags = flags if self.is_real else replace(flags, **STANDIN_SIZES, batch_sizes=(8,))
         self.steps = flags.steps if self.is_real else STANDIN_STEPS
-        self.environment = dict(os.environ) if self.is_real else standin.environment(memory=8192)
+        try:
+            self.environment = dict(os.environ) if self.is_real else standin.environment(memory=8192)
+        except RuntimeError as error:
+            raise UserError(
+                f"no GPU was found, and there is no simulated one: {last_error(str(error))}"[:199]
+            ) from None
         self.data = work / "pairs.tsv" if flags.data is None else Path(flags.data).absolute()
         if flags.data is None:
             write_corpus(self.data, PAIRS if self.is_real else STANDIN_PAIRS)
+        self.pairs = read_tokenised(str(self.data), self.flags.max_length, self.flags.vocabulary_size)
+
+    @property
+    def left(self) -> float:
+        """The seconds that are left of --minutes."""
+        return max(0.0, self._end - time.monotonic())
+
+    def timeout(self, seconds: float = SECONDS) -> float:
+        """Return the timeout of a command. Simulated GPUs are so slow that only --minutes limits them."""
+        return min(self.left, seconds) if self.is_real else self.left
 
     def settings(self, architecture: str = RECURRENT, precision: str = "float32", batch_size: int = 0) -> Settings:
         """Return settings with the same model as in the `compare` benchmark.
@@ -124,13 +145,20 @@ class Machine:
     ) -> Ended:
         """Run Python with these arguments in the work folder."""
         environment = {**self.environment, **(variables or {})}
-        ended = run(python(*words), self.work, stdin, seconds if self.is_real else None, environment)
+        ended = run(python(*words), self.work, stdin, self.timeout(seconds), environment)
         log(ended.output[-3000:] if ended.code != 0 else f"  {ended.seconds:.0f} s")
         return ended
 
+    def measure(self, cases: Sequence[Case]) -> Iterator[Row]:
+        """Yield a row with the speed for each case; see `measure_cases`."""
+        return measure_cases(self.pairs, cases, self.steps, self.timeout(), self.environment)
+
     def train(self, settings: Settings, attempt: str, steps: int, *flags: str, **variables: str) -> Ended:
-        """Train an attempt up to a step, with additional flags and environment variables."""
-        settings = replace(settings, attempt=attempt, steps=steps)
+        """Train an attempt up to a step, with additional flags and environment variables.
+
+        No pairs are stored for retrieval, so the chat generates replies, and no time is spent on embedding the pairs.
+        """
+        settings = replace(settings, attempt=attempt, steps=steps, retrieve_pairs=0, report_to=NONE)
         words = [*shlex.split(flags_for(settings)), "--batch-size", settings.learning.batch_size]
         return self.run(ROOT / "train.py", *words, *flags, variables=variables)
 
@@ -143,38 +171,35 @@ def selftest(machine: Machine) -> Iterator[Row]:
     yield _row(f"--selftest, {towers} towers", ended, _last_line(ended, "Verdict"), worst_difference=worst)
 
 
-def tests(machine: Machine) -> Iterator[Row]:
-    """Run the GPU tests, except for tests that always use simulated GPUs."""
-    others = ["--ignore", str(ROOT / "tests/gpu/test_train_command.py")]
-    arguments = ["-m", "pytest", "-q", "-m", "gpu", "-n", "4", "--dist", "loadfile", "--rootdir", str(ROOT), *others]
-    which = ROOT / "tests/gpu" if machine.is_real else ROOT / "tests/gpu/test_crossings.py"
-    ended = machine.run(*arguments, which, seconds=600)
-    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", ended.output, re.MULTILINE)
-    yield _row("tests/gpu", ended, _last_line(ended, ""), failed=failed)
-
-
 def speed(machine: Machine) -> Iterator[Row]:
     """Measure the target tokens per second, without padding, of this project and of PyTorch."""
+    steps: dict[str, int] = {}
     for architecture in (RECURRENT, TRANSFORMER):
-        for batch_size in machine.flags.batch_sizes:
-            for precision in PRECISIONS:
-                settings = machine.settings(architecture, precision, batch_size)
-                what = f"{architecture} {precision} {batch_size}"
-                yield _speed_row(machine, settings, what, machine.steps)
-                if machine.flags.pytorch is not None:
-                    yield {"what": f"PyTorch {what}", "result": _torch_rate(machine, settings)}
+        for row in machine.measure(_cases(machine, architecture)):
+            steps[row["what"]] = row.get("steps", machine.steps)
+            yield row
+    if machine.flags.pytorch is not None:
+        for architecture in (RECURRENT, TRANSFORMER):
+            for what, settings, _ in _cases(machine, architecture):
+                yield {"what": f"PyTorch {what}", "result": _torch_rate(machine, settings, steps[what])}
+
+
+def xla(machine: Machine) -> Iterator[Row]:
+    """Measure the speed of the Transformer if XLA compiles the gradient function, beside that without XLA."""
+    cases = _cases(machine, TRANSFORMER)
+    yield from machine.measure([Case(f"{what}, one batch, XLA", settings, True) for what, settings, _ in cases])
 
 
 def towers(machine: Machine) -> Iterator[Row]:
     """Measure the speed of training with several towers (model replicas), either on a GPU each or on the same GPU."""
     steps = machine.steps // 2 if machine.is_real else machine.steps
     settings = machine.settings(batch_size=max(machine.flags.batch_sizes))
-    for number in (2, 4):
-        several = len(machine.gpus) > 1
-        if not several or number <= len(machine.gpus):
+    several = len(machine.gpus) > 1
+    for number in (4, 2) if several else (4,):
+        if number <= len(machine.gpus) or not several:
             ids = ",".join(str(gpu.number) for gpu in machine.gpus[:number])
             devices = ("--gpus", ids) if several else ("--towers", str(number))
-            yield _speed_row(machine, settings, " ".join(devices), steps, *devices)
+            yield _training_row(machine, settings, " ".join(devices), steps, *devices)
 
 
 def resume(machine: Machine) -> Iterator[Row]:
@@ -187,7 +212,7 @@ def resume(machine: Machine) -> Iterator[Row]:
         file = machine.work / attempt_directory(attempt) / f"ckpt-{steps}.safetensors"
         weights.append(file.read_bytes() if codes == [0] * len(ends) and file.exists() else None)
     result = "weights equal to the bit" if weights[0] == weights[1] else "weights differ"
-    yield {"what": "resumed, --deterministic", "result": "a command failed" if None in weights else result}
+    yield {"what": "resumed, --deterministic", "result": FAILED if None in weights else result}
 
 
 def memory(machine: Machine) -> Iterator[Row]:
@@ -197,7 +222,9 @@ def memory(machine: Machine) -> Iterator[Row]:
         with subprocess.Popen(command, env=machine.environment, stdout=subprocess.PIPE, text=True) as hog:
             try:
                 assert hog.stdout is not None
-                hog.stdout.readline()
+                if not hog.stdout.readline():
+                    yield {"what": "out of memory", "result": "not run: the GPU's memory could not be filled"}
+                    return
                 ended = machine.train(machine.settings(batch_size=LARGE_BATCH), "full", 6)
             finally:
                 hog.kill()
@@ -217,12 +244,30 @@ def replies(machine: Machine) -> Iterator[Row]:
         ended = machine.run(*command, stdin=QUESTIONS, variables=variables)
         count = QUESTIONS.count("\n")
         yield _row(f"{count} replies, {device}", ended)
-        texts.append([line for line in ended.output.splitlines() if not LOG.match(line)])
-    yield {"what": "replies of GPU and CPU", "result": "equal" if texts[0] == texts[1] else "differ"}
+        texts.append([line for line in ended.output.splitlines() if not LOG.match(line)] if ended.code == 0 else None)
+    result = "equal" if texts[0] == texts[1] else "differ"
+    yield {"what": "replies of GPU and CPU", "result": FAILED if None in texts else result}
 
 
+def tests(machine: Machine) -> Iterator[Row]:
+    """Run the GPU tests, except for the test file that always uses several simulated GPUs."""
+    if reason := standin.missing():
+        yield {"what": "tests on simulated GPUs", "result": f"not run: each {reason}"}
+    others = ["--ignore", str(ROOT / "tests/gpu/test_train_command.py")]
+    arguments = ["-m", "pytest", "-v", "-m", "gpu", "--dist", "loadfile", "--rootdir", str(ROOT), *others]
+    which = ("-n", "4", ROOT / "tests/gpu") if machine.is_real else ("-n", "1", ROOT / "tests/gpu/standin")
+    ended = machine.run(*arguments, *which, seconds=math.inf)
+    counts = Counter(re.findall(r"^\[gw\d+\] \[ *\d+%\] (\w+)", ended.output, re.MULTILINE))
+    result = ", ".join(f"{number} {outcome.lower()}" for outcome, number in counts.items())
+    if result and ended.code is None:
+        result += "; then no time was left"
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", ended.output, re.MULTILINE)
+    yield _row("tests/gpu", ended, result, failed=failed)
+
+
+# In descending order of importance.
 PARTS: dict[str, Callable[[Machine], Iterator[Row]]] = {
-    part.__name__: part for part in (selftest, tests, resume, memory, replies, towers, speed)
+    part.__name__: part for part in (selftest, speed, towers, xla, resume, memory, replies, tests)
 }
 
 
@@ -231,49 +276,62 @@ def measure(flags: GpuBenchmark) -> dict[str, Any]:
     results: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         machine = Machine(flags, Path(folder))
-        for name in flags.parts or PARTS:
+        for name in (part for part in PARTS if part in (flags.parts or PARTS)):
             log(f"{name}: {PARTS[name].__doc__}")
-            for row in PARTS[name](machine):
-                results.append({"part": name, **row})
+            rows = PARTS[name](machine) if machine.left else iter([{"what": name, "result": NO_TIME}])
+            began = time.perf_counter()
+            for row in rows:
+                results.append({"part": name, **row, "seconds": time.perf_counter() - began})
                 log(str(results[-1]))
+                began = time.perf_counter()
     note = {} if machine.is_real else {"note": "no GPU: simulated GPUs and small models, so speeds are meaningless"}
     return {**note, "results": results}
 
 
+def _cases(machine: Machine, architecture: str) -> list[Case]:
+    return [
+        Case(f"{architecture} {precision} {batch_size}", machine.settings(architecture, precision, batch_size))
+        for batch_size in machine.flags.batch_sizes
+        for precision in PRECISIONS
+    ]
+
+
 def _row(what: str, ended: Ended, result: str = "", **others: Any) -> Row:
-    reason = f": {last_error(ended.output)[:120]}" if ended.code else ""
-    return {"what": what, "result": result or f"exit {ended.code}{reason}", "seconds": ended.seconds, **others}
+    failure = f"stopped after {ended.seconds:.0f} s" if ended.code is None else f"exit {ended.code}"
+    reason = f": {last_error(ended.output)[:120]}" if ended.code != 0 else ""
+    return {"what": what, "result": result or failure + reason, **others}
 
 
-def _speed_row(machine: Machine, settings: Settings, what: str, steps: int, *devices: str) -> Row:
+def _training_row(machine: Machine, settings: Settings, what: str, steps: int, *devices: str) -> Row:
     """Train, and return a row with the median speed in the second half of the steps and the peak memory of all GPUs."""
     attempt = re.sub(r"\W+", "-", what).strip("-")
-    settings = replace(settings, log_every=max(1, steps // 10))
+    settings = replace(settings, log_every=max(1, steps // TURNS))
     with Samples(lambda: sum(gpu.used for gpu in find_gpus())) as used:
         ended = machine.train(settings, attempt, steps, *devices)
     records = read_records(machine.work / attempt_directory(attempt) / METRICS)
     rates = [record["target_tokens_per_s"] for record in records if "target_tokens_per_s" in record]
-    result = f"{statistics.median(rates[len(rates) // 2 :]):,.0f} tokens/s" if rates and ended.code == 0 else ""
+    result = f"{median_rate(rates):,.0f} tokens/s" if rates and ended.code == 0 else ""
     gib = max(used.values) / 2**30 if machine.is_real else None
-    return _row(what, ended, result, rates=rates, gpu_gib=gib)
+    return _row(what, ended, result, rates=rates, used_gib=gib)
 
 
-def _torch_rate(machine: Machine, settings: Settings) -> str:
-    flags = machine.flags
-    precision = settings.learning.precision
-    peer = PyTorch(Path(str(flags.pytorch)), machine.work, len(os.sched_getaffinity(0)))
+def _torch_rate(machine: Machine, settings: Settings, steps: int) -> str:
+    peer = PyTorch(Path(str(machine.flags.pytorch)), machine.work, len(os.sched_getaffinity(0)))
     if not (machine.work / "words.src").exists():
-        read_tokenised(str(machine.data), flags.max_length, flags.vocabulary_size).write(machine.work, "words")
+        machine.pairs.write(machine.work, "words")
     device = "cuda" if machine.is_real else "cpu"
+    if not machine.left:
+        return NO_TIME
     try:
-        return f"{peer.rate(settings, 'words', machine.steps, precision, device):,.0f} tokens/s"
+        rate = peer.rate(settings, "words", steps, settings.learning.precision, device, machine.timeout())
+        return f"{rate:,.0f} tokens/s"
     except UserError as error:
         return str(error)
 
 
 def _last_line(ended: Ended, word: str) -> str:
     """Return the last output line that contains a word, or ""."""
-    lines = [line.strip("= ") for line in ended.output.splitlines() if word in line and line.strip("= ")]
+    lines = [line.strip("= ") for line in ended.output.splitlines() if word in line]
     return lines[-1] if lines else ""
 
 

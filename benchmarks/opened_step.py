@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -111,6 +111,9 @@ class OpenedStep:
 
     `open_towers` must be called before an object is created. With several machines, each uses the batch size in the
     settings. The first training step is slow, because it traces the graph.
+
+    Attributes:
+        stream: The batches of this machine. It can be replaced before the first step.
     """
 
     def __init__(
@@ -141,6 +144,7 @@ class OpenedStep:
         self.update = open_update(self.model, settings, towers, team)
         self.batches = Batches([pairs], learning.batch_size * team.machines, learning.seed)
         self._share = (self.update.num_shares, team.machine, team.machines)
+        self.stream: Iterator[GlobalBatch] = self.batches.from_step(0, *self._share)
         self._rate = learning.learning_rate
 
     def first_batch(self) -> GlobalBatch:
@@ -154,8 +158,7 @@ class OpenedStep:
         from chatbot.training.metrics import Window
 
         self.update.scatter_state(self.update.gather_state())
-        numbered = zip(self.batches.from_step(0, *self._share), itertools.count())
-        return Window(prefetched(numbered, self.update.prepare), self.update.begin_copies)
+        return Window(prefetched(zip(self.stream, itertools.count()), self.update.prepare), self.update.begin_copies)
 
     def turn(self, steps: int) -> dict[str, Any]:
         """Train for this number of steps.

@@ -5,6 +5,7 @@ Memory is read from /proc. getrusage would be wrong, because it attributes the p
 
 import multiprocessing
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -33,7 +34,7 @@ def run(
     seconds: float | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Ended:
-    """Run a program, and kill it after a timeout.
+    """Run a program. After a timeout, kill it and the processes that it has started.
 
     Args:
         command: The program and its arguments.
@@ -44,22 +45,26 @@ def run(
     """
     path = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     began = time.perf_counter()
-    try:
-        ended: Any = subprocess.run(
-            [*map(str, command)],
-            cwd=folder,
-            env={**environment, "PYTHONPATH": path},
-            input=stdin.encode(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=seconds,
-            check=False,
-        )
-        code = ended.returncode
-    except subprocess.TimeoutExpired as expired:
-        ended = expired
+    with subprocess.Popen(
+        [*map(str, command)],
+        cwd=folder,
+        env={**environment, "PYTHONPATH": path},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    ) as process:
         code = None
-    return Ended(code, (ended.stdout or b"").decode(), time.perf_counter() - began)
+        try:
+            output, _ = process.communicate(stdin.encode(), seconds)
+            code = process.returncode
+        except subprocess.TimeoutExpired as expired:
+            output = expired.output or b""
+        finally:
+            if code is None:  # also after Ctrl-C
+                os.killpg(process.pid, signal.SIGKILL)
+    # The program can have been killed within a character.
+    return Ended(code, output.decode(errors="replace"), time.perf_counter() - began)
 
 
 def output_of(command: Sequence[object], folder: Path, **options: Any) -> str:
@@ -106,19 +111,27 @@ class Worker:
         self._process.kill()
         self._process.join()
 
-    def ask(self, *request: Any) -> Any:
-        """Send a request and wait for the answer."""
-        return ask_all([self], *request)[0]
+    def ask(self, *request: Any, seconds: float | None = None) -> Any:
+        """Send a request and wait for the answer; see `ask_all`."""
+        return ask_all([self], *request, seconds=seconds)[0]
 
 
-def ask_all(workers: Sequence[Worker], *request: Any) -> list[Any]:
+def ask_all(workers: Sequence[Worker], *request: Any, seconds: float | None = None) -> list[Any]:
     """Send the same request to all workers at once, and return their answers in order.
 
-    Raises RuntimeError if a worker process has ended.
+    Args:
+        workers: The workers.
+        *request: The arguments of their functions.
+        seconds: The timeout of each answer in seconds; None for no timeout.
+
+    Raises:
+        RuntimeError: If a worker process has ended, or does not answer in time.
     """
-    for worker in workers:
-        worker.connection.send(request)
     try:
+        for worker in workers:
+            worker.connection.send(request)
+        if seconds is not None and not all(worker.connection.poll(seconds) for worker in workers):
+            raise RuntimeError(f"stopped after {seconds:.0f} s")
         return [worker.connection.recv() for worker in workers]
     except (EOFError, ConnectionError):
         raise RuntimeError("a measured process ended; see its error above") from None

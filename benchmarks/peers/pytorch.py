@@ -83,11 +83,24 @@ class PyTorch:
     work: Path
     cores: int
 
-    def rate(self, settings: Settings, text: str, steps: int, precision: str, device: str = "cpu") -> float:
-        """Train for some steps, and return the target tokens per second, without padding."""
+    def rate(
+        self,
+        settings: Settings,
+        text: str,
+        steps: int,
+        precision: str,
+        device: str = "cpu",
+        seconds: float | None = None,
+    ) -> float:
+        """Train for some steps, and return the target tokens per second, without padding.
+
+        Raises UserError if PyTorch fails, or has not finished after `seconds`.
+        """
         measuring = "--steps", steps, "--warm-up", WARM_UP_STEPS, "--device", device
-        output = self._output(settings, text, precision, *measuring)
-        return float(json.loads(output.splitlines()[-1])["target_tokens_per_s"])
+        output = self._output(settings, text, precision, *measuring, seconds=seconds)
+        if not (lines := [line for line in output.splitlines() if line.startswith("{")]):
+            raise UserError("PyTorch: no result within its time; increase --minutes")
+        return float(json.loads(lines[-1])["target_tokens_per_s"])
 
     def best(self, settings: Settings, text: str, held_out: str, seconds: float, every: int, precision: str) -> Best:
         """Train for some seconds, validate every `every` steps, and return the validation with the lowest loss.

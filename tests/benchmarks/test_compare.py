@@ -59,6 +59,9 @@ def test_torch_model_gets_the_settings(tmp_path: Path) -> None:
     arguments = (tmp_path / "arguments").read_text(encoding="utf-8")
     for flag in ("--architecture transformer", "--heads 8", "--precision bfloat16", "--steps 5", "--keep-prob 1.0"):
         assert flag in arguments
+    program(tmp_path, "python", "echo a warning; exec sleep 600")
+    with pytest.raises(UserError, match="PyTorch: no result within its time; increase --minutes"):
+        PyTorch(home, tmp_path, 2).rate(TRANSFORMER, "words", 5, "bfloat16", seconds=0.2)
 
 
 def test_best_validation_within_the_time_counts(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,11 @@ MEGABYTE = 1_000_000
 def holding(megabytes: int) -> functools.partial[tuple[int, int, float]]:
     _ = b"x" * megabytes * MEGABYTE  # which is given back
     return functools.partial(lambda text, number: (number, os.getpid(), peak_gb()), b"x" * megabytes * MEGABYTE)
+
+
+def asleep() -> Callable[[], None]:
+    time.sleep(600)
+    return lambda: None
 
 
 def test_memory_is_measured_for_one_process() -> None:
@@ -33,6 +39,11 @@ def test_memory_is_measured_for_one_process() -> None:
 def test_worker_that_ends_is_an_error() -> None:
     with Worker(holding, "many") as failing, pytest.raises(RuntimeError, match="a measured process ended"):
         failing.ask(1)
+
+
+def test_worker_that_does_not_answer_in_time_is_an_error() -> None:
+    with Worker(asleep) as waiting, pytest.raises(RuntimeError, match="stopped after 0 s"):
+        waiting.ask(seconds=0.1)
 
 
 def test_samples_are_taken_at_once_and_until_the_end() -> None:
@@ -52,9 +63,13 @@ def test_program_gets_its_input_variables_and_folder_and_is_ended_in_time(tmp_pa
     assert (ended.code, ended.output.splitlines()) == (1, [f"in b {tmp_path}", "ERROR: x", " y"])
     with pytest.raises(UserError, match=r"-c import os.*: exit code 1: ERROR: x$"):
         output_of(python("-c", script), tmp_path, stdin="in\n", environment={**os.environ, "A": "b"})
-    ended = run(["/bin/sh", "-c", "echo begun; exec sleep 600"], tmp_path, seconds=0.5)
-    assert (ended.code, ended.output) == (None, "begun\n")
+    ended = run(["/bin/sh", "-c", "sleep 600 & echo $!; wait"], tmp_path, seconds=0.5)
+    assert ended.code is None
+    status = Path("/proc", ended.output.strip(), "status")  # of the process that the program has started
+    while status.exists() and "State:\tZ" not in status.read_text():
+        time.sleep(0.01)
     assert 0.5 <= ended.seconds < 300
+    assert run(["printf", r"a\344"], tmp_path).output == "a\ufffd"  # the first byte of a character
 
 
 def test_systems_are_measured_in_alternation() -> None:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from chatbot.quiet import import_tensorflow
 from chatbot.training.devices.gpus import find_gpus
 from chatbot.training.devices.towers import Tower, choose_gpus, open_towers
@@ -50,7 +52,7 @@ def environment() -> dict[str, str]:
 def why_no_gpu() -> str | None:
     """Return why the tests cannot run; None if they can. TensorFlow is asked, in a process, only if there is a GPU."""
     if first_gpu() is None:
-        return None if standin.compiler() else standin.NO_COMPILER
+        return standin.missing()
     completed = _run("-c", "from tests.gpu.process import open_gpu; open_gpu()", environment=environment())
     if completed.returncode:
         return f"TensorFlow cannot use the GPU: {completed.stderr.strip().splitlines()[-1]}"
@@ -69,8 +71,10 @@ def on_gpu(function: Callable[..., Any], folder: Path, *megabytes: int) -> Any:
 def on_standins(function: Callable[[], Any], folder: Path, gpus: int = 1, **variables: object) -> Any:
     """Return the result of a module's function, called in a new process with stand-in GPUs.
 
-    variables: those of `standin.environment`.
+    variables: those of `standin.environment`. The test is skipped if there can be none.
     """
+    if reason := standin.missing():
+        pytest.skip(reason)
     return _result_of(function, folder, {**standin.environment(gpus, **variables), "PYTHONPATH": str(ROOT)}, "")
 
 

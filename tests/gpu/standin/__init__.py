@@ -8,6 +8,7 @@ variables, such as faults, is in `gpu.h` and `driver/nvml.cc`.
 import ctypes
 import functools
 import hashlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -23,6 +24,8 @@ SOURCES = Path(__file__).parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "chatbot-standin"
 DEVICE, DRIVER = "libstandin.so", "libnvidia-ml.so.1"
 NO_COMPILER = "needs a C++ compiler for the stand-in GPU: install one, such as the package g++"
+NO_HEADERS = "needs TensorFlow's C++ headers for the stand-in GPU: reinstall tensorflow, since its folder include lacks"
+HEADER = "tensorflow/c/experimental/stream_executor/stream_executor.h"
 LIBRARY = "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"  # read by TensorFlow when it is imported
 
 
@@ -48,12 +51,23 @@ def compiler() -> str | None:
     return next(filter(None, map(shutil.which, (os.environ.get("CXX", ""), "g++", "clang++"))), None)
 
 
+def missing() -> str | None:
+    """Return what a build needs and this machine lacks, in one line; None if it has everything."""
+    if compiler() is None:
+        return NO_COMPILER
+    tensorflow = importlib.util.find_spec("tensorflow")  # without importing it
+    include = Path(tensorflow.origin or "").parent / "include" if tensorflow else Path()
+    return None if (include / HEADER).exists() else f"{NO_HEADERS} {HEADER}"
+
+
 @functools.cache
 def build() -> Path:
     """Return the folder with both libraries, which the first call builds; other processes wait.
 
-    Raises RuntimeError with the words of a compiler that fails.
+    Raises RuntimeError with what is missing, or with the words of a compiler that fails.
     """
+    if reason := missing():
+        raise RuntimeError(reason)
     flags = _tensorflow_flags()
     files = sorted((*SOURCES.glob("*.cc"), *SOURCES.glob("*.h"), *SOURCES.glob("driver/*.cc")))
     text = "\n".join((*flags, sys.version, *(f"{file.name}\n{file.read_text()}" for file in files)))
