@@ -3,11 +3,14 @@
 import os
 import re
 import signal
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
-from chatbot.quiet import LOG_LINE, original_stdout, progress_bars_disabled, quiet
+from chatbot.quiet import LOG_LINE, import_tensorflow, original_stdout, progress_bars_disabled, quiet
 from tests.commands import ENVIRONMENT, ROOT, python
 
 
@@ -52,6 +55,21 @@ def test_the_import_prints_errors_alone_also_where_the_process_is_aborted(tmp_pa
     process = python(program, environment=environment)
     assert (process.returncode, process.stderr) == (-number, "last words\n" + ("" if number else after))
     assert process.stdout == ("" if number else "2\n")
+
+
+@pytest.mark.parametrize(
+    ("machine", "given", "expected"), [("x86_64", None, "1"), ("x86_64", "0", "0"), ("aarch64", None, None)]
+)
+def test_tensorflow_uses_onednn_on_every_x86_cpu_unless_the_user_says_otherwise(
+    machine: str, given: str | None, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", given or "")
+    if given is None:
+        monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS")
+    monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=Mock()))
+    import_tensorflow()
+    assert os.environ.get("TF_ENABLE_ONEDNN_OPTS") == expected
 
 
 def test_quiet_discards_output_and_bars_until_its_own_end(

@@ -171,16 +171,7 @@ class TransformerEncoder(keras.layers.Layer):
         self.built = True
 
     def call(self, embedded: tf.Tensor, sequences: Sequences, key: tf.Tensor | None) -> tuple[tf.Tensor, list[Any]]:
-        """Encode questions.
-
-        Args:
-            embedded: The embedded questions, [tokens, embedding] or [rows, source, embedding].
-            sequences: The questions.
-            key: The random key of the dropout masks, [1] uint64, or None for no dropout.
-
-        Returns:
-            The outputs, [rows, source, embedding], and an empty list in place of recurrent states.
-        """
+        """Encode questions; see `Encoder.call`. The list of recurrent states is empty."""
         layout = vector_layout(sequences)
         x = self.dropout(self.positions(embedded, layout), key)  # [vectors, embedding]
         mask = padding_mask(sequences.mask)  # [rows, 1, 1, source]
