@@ -79,14 +79,14 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
     except LostError as error:
         end_process(error)
     except UserError as error:
-        print(*error.details, f"error: {error}", sep="\n", file=sys.stderr, flush=True)
+        print(*error.details, f"error: {error}", sep="\n", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         # The program that reads the output has exited. Discard the rest, so Python can flush the stream at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr, flush=True)
+        print("\ninterrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
 
 

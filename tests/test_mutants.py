@@ -16,7 +16,7 @@ def f(self, a: list[int, str] = (1, 2)):
     total = 1
     if a and not self.count:
         total += 1
-    assert a, total
+    assert a, zip(a, a, strict=True)
     return [x for x in a if x]
 '''
 DELETED = {  # a line after the deletion -> the line before it

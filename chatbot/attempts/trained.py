@@ -91,7 +91,7 @@ def _replying_steps(directory: Path) -> list[int]:
 
 
 def _warn(damage: str, step: int) -> None:
-    print(f"Warning: {damage}; the checkpoint of step {step:,} is used instead.", file=sys.stderr, flush=True)
+    print(f"Warning: {damage}; the checkpoint of step {step:,} is used instead.", file=sys.stderr)
 
 
 def weights_of(model: Seq2Seq) -> list[tf.Variable]:

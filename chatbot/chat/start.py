@@ -117,7 +117,7 @@ def answer_lines(model: CurrentModel, max_turns: int, questions: Iterable[str], 
     turns: collections.deque[str] = collections.deque(maxlen=max_turns)
     in_terminal = replies.isatty()
     for question in questions:
-        model.update(functools.partial(print, file=sys.stderr, flush=True))
+        model.update(functools.partial(print, file=sys.stderr))
         last_reply = turns[-1] if turns else ""
         reply = "".join(piece.text for piece in model.pieces(question, turns, last_reply, streams=False))
         print(visible(reply) if in_terminal else reply, file=replies, flush=True)

@@ -227,7 +227,7 @@ def _watch(
 
 def _print(text: str) -> None:
     with contextlib.suppress(OSError, ValueError):  # Standard error may be closed.
-        print(f"\n{text}", file=sys.stderr, flush=True)
+        print(f"\n{text}", file=sys.stderr)
 
 
 def _leave_terminal() -> None:

@@ -112,7 +112,7 @@ class Conversations:
             # The error message is not printed, because it may contain the user's text.
             frames = traceback.extract_tb(error.__traceback__)[-1:]
             location = "".join(f" at {frame.filename}:{frame.lineno}" for frame in frames)
-            print(f"error: no reply: {type(error).__name__}{location}", file=sys.stderr, flush=True)
+            print(f"error: no reply: {type(error).__name__}{location}", file=sys.stderr)
             raise RefusedError(FAILED) from error
         reply = "".join(piece.text for piece in pieces)
         if reply != EMPTY_QUESTION_REPLY:
@@ -128,7 +128,7 @@ class Conversations:
         try:
             await asyncio.to_thread(rate_last, path, conversation, rating, self._model, conversation_id)
         except UserError as error:
-            print(f"error: {error}", file=sys.stderr, flush=True)
+            print(f"error: {error}", file=sys.stderr)
             return NOT_SAVED
         return RATED
 

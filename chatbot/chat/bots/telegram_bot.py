@@ -69,9 +69,7 @@ async def run(application: App, stop: asyncio.Event) -> None:
             bootstrap_retries=-1, allowed_updates=[Update.MESSAGE], error_callback=lambda error: _report(error, token)
         )
         await application.start()
-        print(
-            f"Answering as @{application.bot.username} on Telegram; press Ctrl-C to stop", file=sys.stderr, flush=True
-        )
+        print(f"Answering as @{application.bot.username} on Telegram; press Ctrl-C to stop", file=sys.stderr)
         await stop.wait()
         await application.updater.stop()
         await application.stop()
@@ -148,7 +146,7 @@ async def _send(message: Message, text: str) -> None:
 def _report(error: BaseException | None, token: str) -> None:
     """Print an error on one line. The token and the user's message are not printed."""
     text = redact(visible(str(error)), token) if isinstance(error, TelegramError) else ""
-    print(f"error: Telegram: {type(error).__name__}: {text}".rstrip(": "), file=sys.stderr, flush=True)
+    print(f"error: Telegram: {type(error).__name__}: {text}".rstrip(": "), file=sys.stderr)
 
 
 def redact(text: str, token: str) -> str:

@@ -62,14 +62,14 @@ def serve(settings: ChatSettings) -> int:
             request_timeout=server.request_timeout,
             cors_origins=server.cors_origin,
             log_conversation=functools.partial(print, flush=True) if server.log_conversations else None,
-            log_access=functools.partial(print, flush=True, file=sys.stderr) if server.log_access else None,
+            log_access=functools.partial(print, file=sys.stderr) if server.log_access else None,
             ratings=None if server.no_ratings else RATINGS,
         )
         names = list(directories())
         shown_names = ", ".join(names[:MAX_SHOWN_MODELS]) + (", ..." if len(names) > MAX_SHOWN_MODELS else "")
         print(f"Serving {shown_names} at {socket_url(listener)}; press Ctrl-C to stop", flush=True)
         if warning := access_warning(host, keys, server.allowed_host):
-            print(warning, file=sys.stderr, flush=True)
+            print(warning, file=sys.stderr)
         config = server_config(app, server.request_timeout, server.queue, server.trusted_proxy)
         if server.api_key_file is not None and hasattr(signal, "SIGHUP"):
             signal.signal(signal.SIGHUP, lambda *_: reload_keys(Path(server.api_key_file or ""), keys))

@@ -28,10 +28,7 @@ class Screen:
     """
 
     def __init__(self) -> None:
-        self._out, self._messages = (
-            Console(file=stream, force_terminal=stream.isatty(), highlight=False, markup=False, emoji=False)
-            for stream in (sys.stdout, sys.stderr)
-        )
+        self._out, self._messages = (Console(file=stream) for stream in (sys.stdout, sys.stderr))
 
     def stream(self, pieces: Iterable[Piece]) -> tuple[str, Origin]:
         """Print a reply while it is generated. Return the text, and whether it was generated or retrieved."""
@@ -40,14 +37,13 @@ class Screen:
         try:
             for piece in pieces:
                 origin = piece.origin
-                if piece.text:
-                    texts.append(piece.text)
-                    print(visible(piece.text), end="", file=sys.stdout, flush=True)
+                texts.append(piece.text)
+                print(visible(piece.text), end="", flush=True)
         except BaseException:
-            if texts:
-                print(file=sys.stdout, flush=True)  # Start the error message on a new line.
+            if any(texts):
+                print(flush=True)  # Start the error message on a new line.
             raise
-        print(file=sys.stdout, flush=True)
+        print(flush=True)
         return "".join(texts), origin
 
     def line(self, text: str) -> None:
@@ -56,7 +52,7 @@ class Screen:
 
     def table(self, rows: Sequence[Sequence[str]], header: Sequence[str] = ()) -> None:
         """Print a table. The cells of the first column are not wrapped."""
-        table = Table(box=None, pad_edge=False, header_style="bold", show_header=bool(header))
+        table = Table(box=None, pad_edge=False, show_header=bool(header))
         for number in range(len(rows[0])):
             name = header[number] if header else ""
             table.add_column(name, overflow="fold", no_wrap=number == 0, style="" if number else "cyan")

@@ -211,4 +211,4 @@ def is_answering(address: str) -> bool:
 def print_status(text: str) -> None:
     """Flush standard output, then print a line to standard error."""
     sys.stdout.flush()
-    print(text, file=sys.stderr, flush=True)
+    print(text, file=sys.stderr)

@@ -1,12 +1,15 @@
 """The commands of the chat in a terminal, and saved conversations."""
 
 import dataclasses
+import io
 import json
 import shutil
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pyte
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,9 +27,10 @@ from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import find_sources
 from chatbot.decoding.reply_text import END, Origin, WordAttention
 from chatbot.errors import UserError
+from chatbot.inference.request import Piece
 from chatbot.retrieval.ratings import rating_record
 from tests.chat.terminal.fake_model import FakeReplier, fake_model
-from tests.chat.terminal.typed import Line, Printed, printed, session, typed
+from tests.chat.terminal.typed import Keyboard, Line, Printed, printed, session, typed
 
 SESSIONS = Path(__file__).parent / "sessions"
 TOO_LONG = b'{"question": "a", "rejected": "b", "rating": "bad"}' + b"\n" * 100
@@ -122,6 +126,49 @@ def test_table_of_attention_is_aligned_with_wide_characters(capsys: Printed) -> 
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == "人工智能  ai 0.70    是 0.20  什么 0.10"
     assert lines[1] == "a\ufffd[2J     什么 0.60  ? 0.40   是 0.00"
+
+
+def test_terminal_has_colours_and_wraps_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Keyboard()
+    for stream in ("stdout", "stderr"):
+        monkeypatch.setattr(f"sys.{stream}", terminal)
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setenv("TERM", "xterm")
+    screen = Screen()
+    screen.table([["two words", "a b abcdefghijklmnop"]], ("name", "value"))
+    screen.line("[red]1 :smile:")
+    screen.note("[red]1")
+    screen.error(UserError("[red]1"))
+    emulator = pyte.Screen(20, 8)
+    pyte.Stream(emulator).feed(terminal.getvalue().replace("\n", "\r\n").replace("\x1b[2m", "\x1b[34m"))
+    lines = ["name       value", "two words  a b", "           abcdefghi", "           jklmnop"]
+    lines += ["[red]1 :smile:", "[red]1", "error: [red]1", ""]
+    assert [line.rstrip() for line in emulator.display] == lines
+    styles = [(row[0].bold, row[0].fg, row[11].fg) for row in map(emulator.buffer.__getitem__, range(7))]
+    plain, table = (False, "default", "default"), (False, "cyan", "default")
+    assert styles[:5] == [(True, "default", "default"), table, table, table, plain]
+    assert [foreground for _, foreground, _ in styles[5:]] == ["blue", "red"]  # pyte ignores dim
+
+
+def test_reply_is_shown_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message after a reply that has stopped begins on a new line."""
+    shown = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(shown, encoding="utf-8"))
+
+    def pieces(*texts: str) -> Iterator[Piece]:
+        before = shown.getvalue()
+        for i, text in enumerate(texts):
+            yield Piece(0, text)
+            assert shown.getvalue() == before + "".join(texts[: i + 1]).encode()
+        if texts != ("完",):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Screen().stream(pieces(""))
+    with pytest.raises(KeyboardInterrupt):
+        Screen().stream(pieces("你", "好"))
+    Screen().stream(pieces("完"))
+    assert shown.getvalue().decode() == "你好\n完\n"
 
 
 @pytest.mark.usefixtures("other_model")
