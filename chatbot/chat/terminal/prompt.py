@@ -23,7 +23,7 @@ def line_reader() -> ReadLine:
     """Return a function that reads a line. The function raises EOFError on Ctrl-D and KeyboardInterrupt on Ctrl-C."""
     try:
         in_terminal = os.isatty(sys.stdin.fileno()) and os.isatty(sys.stdout.fileno())
-    except (OSError, ValueError):
+    except ValueError:
         in_terminal = False
     return _create_line_editor() if in_terminal and os.environ.get("TERM", "").lower() not in DUMB else _read_basic_line
 
