@@ -5,7 +5,8 @@ expectations:
 
     pairs: [[question, answer], ...]           the file is read without a question
     refused: part of the message               nothing in it is a pair
-    asks: --flag                               without options, the reading is shown and this flag is asked for; with
+    asks: --flag                               without options, the reading is shown and this flag is asked for,
+    because: part of the message               for this reason; with
     options: {columns: ["1", "2"]}             the options, which are those of ReadOptions, these are the pairs. The
     pairs: [...]                               flag is in the message, ready to paste; "--columns" alone asks for two
                                                of those that it lists
@@ -65,9 +66,12 @@ def test_wild_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     if "asks" in expected:
         error = _refused(name, ReadOptions())
         assert expected["asks"] in str(error)
+        assert expected["because"] in str(error)
         # The pairs as they would be read, each on one line, and how they are read.
         assert 1 <= len(error.details) <= SHOWN + 1
         assert all("\n" not in line for line in error.details)
+        if expected["asks"].startswith("--columns ") and re.search("format [ct]sv", error.details[0]):
+            assert "question from column" in error.details[0]
         pasted = _pasted(str(error), expected["asks"])
         if "pairs" not in expected:
             return
