@@ -39,7 +39,7 @@ PART = ".part-"  # marks the name of a folder that is being created or removed
 
 def key_of(**parts: Any) -> str:
     """Return a hash of the keyword arguments, which must be JSON-serialisable."""
-    text = json.dumps(parts, ensure_ascii=True, sort_keys=True)
+    text = json.dumps(parts, sort_keys=True)
     return xxhash.xxh3_128_hexdigest(text.encode())
 
 

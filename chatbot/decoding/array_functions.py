@@ -54,7 +54,7 @@ class NumpyFunctions:
     @staticmethod
     def kth_largest(x: Array, k: int) -> Array:
         """Return the kth largest value along the last axis; k = 1 is the maximum."""
-        return np.partition(x, -k, axis=-1)[..., -k, None]
+        return np.partition(x, -k)[..., -k, None]
 
     @staticmethod
     def largest(x: Array, k: int) -> npt.NDArray[np.int64]:

@@ -92,7 +92,7 @@ def load_ngrams(path: Path, vocabulary_size: int, order: int) -> Ngrams:
     try:
         with path.open("rb") as file:
             _check_sizes(file)
-            arrays = np.load(file, allow_pickle=False)
+            arrays = np.load(file)
             names = [field.name for field in dataclasses.fields(Order)]
             orders = [Order(*(arrays[f"{name}_{n}"] for name in names)) for n in range(2, order + 1)]
             ngrams = Ngrams(arrays["unigrams"], orders)

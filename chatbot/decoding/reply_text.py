@@ -144,7 +144,7 @@ def attention_by_word(
     by_word = np.add.reduceat(weights, columns, axis=1)  # Sum over the tokens of each question word.
     rows = _starts([*reply_words, (END, 1)])
     sizes = np.diff([*rows, len(weights)])
-    by_word = np.add.reduceat(by_word, rows, axis=0) / sizes[:, None]  # Average over the tokens of each reply word.
+    by_word = np.add.reduceat(by_word, rows) / sizes[:, None]  # Average over the tokens of each reply word.
     return WordAttention([w for w, _ in question_words], [*(w for w, _ in reply_words), END], by_word)
 
 

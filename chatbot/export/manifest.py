@@ -124,7 +124,7 @@ def open_export(path: Path) -> Path:
                 sizes = f"{unpacked_size / 1e9:,.1f} GB unpacked, and {temporary.name} has {free / 1e9:,.1f} GB free"
                 raise UserError(f"{path}: {sizes}; free some space, or set TMPDIR to a folder with more")
             archive.extractall(folder)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
         raise unreadable_export(path, error) from None
     return folder
 

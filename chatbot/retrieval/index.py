@@ -105,10 +105,7 @@ class Retrieval:
         try:
             description = read_json(folder / DESCRIPTION)
             # np.asarray converts memmap objects to plain arrays, which are several times faster to slice.
-            arrays = {
-                name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False))
-                for name in (*ARRAYS, *PAIRS)
-            }
+            arrays = {name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in (*ARRAYS, *PAIRS)}
             index = CharacterIndex(len(arrays[LENGTHS]), description["mean_length"], **{n: arrays[n] for n in ARRAYS})
             lengths = arrays[LENGTHS].astype(np.int64)
             sizes_agree = [len(arrays[name]) for name in (QUESTIONS, REPLIES)] == lengths.sum(axis=0).tolist()

@@ -62,9 +62,9 @@ class Meaning:
         remedy = "create it again with `duida attempts index NAME --embeddings ...`"
         try:
             description = read_json(folder / DESCRIPTION)
-            arrays = [np.asarray(np.load(folder / f"{side}.npy", mmap_mode="r", allow_pickle=False)) for side in SIDES]
-            *self._means, self._map = np.split(np.load(folder / MAP, allow_pickle=False), [1, 2])
-            lengths = np.load(folder / EXPECTED, allow_pickle=False)
+            arrays = [np.asarray(np.load(folder / f"{side}.npy", mmap_mode="r")) for side in SIDES]
+            *self._means, self._map = np.split(np.load(folder / MAP), [1, 2])
+            lengths = np.load(folder / EXPECTED)
             size = len(probe := np.array(description["probe"], np.float32))
             is_whole = {**key, "version": VERSION}.items() <= description.items() and self._map.shape == (size, size)
             is_whole &= lengths.shape == (pairs,)

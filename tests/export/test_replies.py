@@ -15,6 +15,7 @@ from chatbot.attempts.trained import Trained, load_trained
 from chatbot.chat.loading import load_model
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.export import THREADS_VARIABLE, ExportSettings
+from chatbot.corpus.vocabulary import EOS
 from chatbot.decoding.reply_text import Origin
 from chatbot.export.exported import Export, load_export
 from chatbot.export.write import export
@@ -219,6 +220,31 @@ def test_onnx_answers_in_a_process_without_tensorflow(preset: Path) -> None:
     replies = replies_of(attempt, questions)
     assert found.splitlines()[::2] == replies  # each of a conversation of its own
     assert {bool(attempt.origin(q, r).question) for q, r in zip(questions, replies, strict=True)} == {True, False}
+
+
+def test_signatures_of_a_savedmodel_reply_as_the_attempt(
+    preset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are not saved, which takes most of the time."""
+    signatures: dict[str, Any] = {}
+    monkeypatch.setattr(tf.saved_model, "save", lambda module, folder, functions: signatures.update(functions))
+    exported(preset, tmp_path / "export", "savedmodel", decoding=DecodingSettings(**CANDIDATES, ban=("我",)))
+    trained = load_trained(preset)
+    attempt, greedy, beam, sample = (
+        responder_of(trained, DecodingSettings(**flags, ban=("我",)))
+        for flags in (CANDIDATES, {"beam_size": 1}, {"beam_size": 5}, {**CANDIDATES, "rerank": None})
+    )
+    words = max(QUESTIONS, key=len)
+    ids = signatures["ids"](tokens=tf.constant([[*words, "", ""]]))["ids"]
+    assert ids[0].numpy().tolist() == [*attempt.source(words, []).ids]
+    shape = signatures["reply"].structured_input_signature[1]["uniform"].shape[1:]
+    uniform = tf.constant(np.random.default_rng([1, *ids[0].numpy()]).random(shape, np.float32)[None])
+    assert signatures["reply"](ids=ids, uniform=uniform)["text"][0].numpy().decode() == reply_of(attempt, words)
+    for name, responder in {"greedy": greedy, "beam": beam, "sample": sample}.items():
+        numbers = {"uniform": uniform} if name == "sample" else {}
+        rows = signatures[name](ids=ids, **numbers)["ids"][0].numpy().tolist()
+        texts = [trained.vocabulary.text([i for i in row if i > EOS]).strip() for row in rows]
+        assert reply_of(responder, words) in (texts if name == "sample" else texts[:1])
 
 
 @pytest.mark.slow

@@ -86,7 +86,7 @@ def compile_map(expression: str, is_declared: bool = False) -> Map:
     """Compile a map. Raises UserError if it is not valid JMESPath or its output keys are not allowed."""
     try:
         tree = dict(jmespath.compile(expression).parsed)
-    except (JMESPathError, ValueError) as error:
+    except ValueError as error:
         raise UserError(
             f"--map {one_line(expression, 60)}: not JMESPath ({one_line(str(error).splitlines()[0], 50)}); "
             "write one such as '{question: q, answer: a}'"
