@@ -66,6 +66,7 @@ def test_any_attempts_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     draw(drawn, tmp_path / "curves.svg")
     picture = (tmp_path / "curves.svg").read_text(encoding="utf-8")
     name = "_微博$1$ \U00011fff, lowest 4.000 at step 500"
-    for text in ("nats per character", "nats per target token", "step", name, "b"):
+    titles = ("Training loss", "Validation: lower is better")
+    for text in (*titles, "nats per character", "nats per target token", "step", "1,200", name, "b"):
         assert f">{text}</text>" in picture
     assert len([*tmp_path.iterdir()]) == 2

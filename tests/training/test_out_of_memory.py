@@ -207,9 +207,12 @@ CUDNN = "Failed to call DoRnnForward with model config: [rnn_mode, rnn_input_mod
     [
         (tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor"), True),
         (tf.errors.InternalError(None, None, CUDNN), True),
+        (tf.errors.InternalError(None, None, CUDNN.replace("Forward", "Backward")), True),
+        (tf.errors.InternalError(None, None, "failed to create cublas handle: CUBLAS_STATUS_ALLOC_FAILED"), True),
         (tf.errors.UnknownError(None, None, "CUDNN_STATUS_EXECUTION_FAILED\nin cuda_dnn.cc(2069)"), True),
         (tf.errors.InternalError(None, None, "Failed to allocate request for 2GiB on device ordinal 0"), True),
-        (tf.errors.InternalError(None, None, "RESOURCE_EXHAUSTED: Out of memory while trying to allocate"), True),
+        (tf.errors.InternalError(None, None, "RESOURCE_EXHAUSTED: trying to allocate 2GiB"), True),
+        (tf.errors.InternalError(None, None, "Out of memory while trying to allocate 2GiB"), True),
         (tf.errors.InternalError(None, None, "Dst tensor is not initialized."), True),
         (tf.errors.InternalError(None, None, "Blas GEMM launch failed"), False),
         (tf.errors.UnavailableError(None, None, "worker 1: out of memory"), False),

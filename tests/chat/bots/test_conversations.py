@@ -57,6 +57,7 @@ def test_each_conversation_has_its_last_turns(turns: int, replies: list[str]) ->
     bot = conversations(engine := FakeEngine(echo), turns)
     assert talk(bot, ("a", "1"), ("b", "x"), ("a", "2"), ("a", "3"), ("b", "y")) == replies
     assert [question.last_reply for question in engine.questions] == ["", "", replies[0], replies[2], "x"]
+    assert [question.client for question in engine.questions] == ["a", "b", "a", "a", "b"]  # who take turns
     assert (chat := bot._chats.get("a")) is not None
     assert len(chat.conversation.exchanges) <= turns + 1
 

@@ -172,7 +172,8 @@ def test_reports_of_errors_do_not_show_the_token(capsys: pytest.CaptureFixture[s
     assert TOKEN.partition(":")[2] not in printed
     assert printed.count("(the token)") == 2
     assert "\x1b" not in printed
-    logging.getLogger("httpx").info("POST https://api.telegram.org/bot%s/getMe", TOKEN)
+    for name in ("httpx", "httpcore.http11"):
+        logging.getLogger(name).error("POST https://api.telegram.org/bot%s/getMe", TOKEN)
     logging.getLogger("telegram.ext").warning("the token `%s` was rejected", TOKEN)
     try:
         raise ValueError(TOKEN)

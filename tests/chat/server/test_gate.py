@@ -89,7 +89,7 @@ def test_failure_of_the_engine(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         assert "--ban" in error_of(client.post(CHAT, json=HELLO), 400)["message"]
 
 
-def test_headers_of_all_answers_and_of_pages_of_other_origins(tmp_path: Path) -> None:
+def test_headers_of_all_answers_and_of_pages_of_other_origins(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     asks = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
     with client_of(tmp_path) as client:
         for response in (client.get("/health"), client.get("/nothing"), client.post(CHAT, json={**HELLO, "stream": 1})):
@@ -98,6 +98,7 @@ def test_headers_of_all_answers_and_of_pages_of_other_origins(tmp_path: Path) ->
             assert "access-control-allow-origin" not in response.headers
             assert "server" not in response.headers
         assert client.options(CHAT, headers=asks).status_code == 405
+    assert not caplog.records  # there is no log of requests
     with client_of(tmp_path, limits=Limits(keys=(b"one",)), cors_origins=["https://a.example"]) as client:
         assert client.options(CHAT, headers=asks).headers["access-control-allow-origin"] == "https://a.example"
         assert client.options(CHAT, headers={**asks, "Origin": "https://b.example"}).status_code == 400

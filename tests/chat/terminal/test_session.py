@@ -9,9 +9,11 @@ import pytest
 
 from chatbot.chat import loading
 from chatbot.chat.loading import CurrentModel, load_model
+from chatbot.chat.terminal.session import Screen, Session
 from chatbot.config.decoding import DecodingSettings
+from chatbot.decoding.reply_text import Origin
 from chatbot.errors import UserError
-from tests.chat.terminal.fake_model import fake_model, renamed
+from tests.chat.terminal.fake_model import FakeReplier, fake_model, renamed
 from tests.chat.terminal.typed import piped, typed
 from tests.export.untrained import write_attempt
 
@@ -94,6 +96,17 @@ def test_another_seed_or_number_of_replies_is_not_traced_again(tmp_path: Path) -
     search: Any = model.responder.replier_for(current.effective_decoding).search
     assert search.graph.traces == 1
     current.close()
+
+
+@pytest.mark.parametrize("n_best", [1, 2])
+def test_reply_keeps_the_origin_that_it_had(monkeypatch: pytest.MonkeyPatch, n_best: int) -> None:
+    """Ratings may change that of the same reply later."""
+    monkeypatch.setattr(FakeReplier, "looked_up", Origin("你是谁"))
+    chat = Session(CurrentModel(fake_model(), DecodingSettings(beam_size=2, n_best=n_best)), 0, Screen())
+    chat.answer("你好")
+    monkeypatch.setattr(FakeReplier, "looked_up", Origin())
+    assert chat.find_origin(chat.last_exchange("no reply")) == Origin("你是谁")
+    chat.current.close()
 
 
 def test_without_the_flag_nothing_is_followed(loaded: list[int]) -> None:
