@@ -79,7 +79,8 @@ KEYWORDS = "头痛 发烧 咳嗽 三天\t可能是感冒了，多喝水，早点
         (POEM * 9, False),
         (PHRASES * 9, False),
         (KEYWORDS * 9, False),
-        ("你要党员转正了吗\t没呢还要等三个月\n" * 9 + CUT, False),
+        ("好，我，知道，了，谢谢，你\t不，用，客气，再见，吧\n" * 9, False),
+        ("你要党员转正了吗\t没呢还要等三个月\n" * 9 + CUT * 2, False),
         ("hello how are you\ti am fine\n" * 9, False),
     ],
 )

@@ -1,6 +1,7 @@
 """From files to shards: equality with a slow loop, one or several processes, and the cache."""
 
 import json
+import sys
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
@@ -20,7 +21,7 @@ from chatbot.corpus.vocabulary import BYTES, MIN_SIZE, Vocabulary
 from chatbot.corpus.workers import worker_pool
 from chatbot.errors import UserError
 from chatbot.flags import replace
-from tests.corpus.encoded import PAIRS, encoded_corpus, settings, texts, written
+from tests.corpus.encoded import PAIRS, data, encoded_corpus, settings, texts, written
 
 
 @given(
@@ -135,6 +136,32 @@ def test_replies_that_are_too_frequent_for_training_are_held_out(
     assert held_out is not None
     assert training.pairs == 1
     assert held_out.pairs == training.reports[0].dropped[selection.HELD_OUT].count > 10
+
+
+def test_command_prints_the_report_of_each_file(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, pairs in {"a.tsv": PAIRS, "b.tsv": [("早", "早上好")]}.items():
+        written(work_dir / name, pairs)
+    assert data("encode", "a.tsv", "b.tsv", "--columns", "1", "2", "--cache", "cache") == 0
+    (folder,) = (path for path in Path("cache").iterdir() if path.name.startswith("encoded-"))
+    assert capsys.readouterr().out.splitlines() == [
+        "a.tsv: 7 pairs",
+        "  question from column 1 and answer from column 2, first row as pair",
+        "  left out: pairs with an empty side: 1 (first: a.tsv, pair 6)",
+        "  left out: pairs whose answer equals the question: 1",
+        "  left out: duplicate pairs: 1",
+        "b.tsv: 1 pair",
+        "  question from column 1 and answer from column 2, first row as pair",
+        f"Encoded: 5 pairs, shards: 1, in {folder}",
+    ]
+
+
+@pytest.mark.parametrize("missing", [{"block_list": "none.txt"}, {"clean": ("simplified",)}])
+def test_what_cleaning_needs_is_checked_before_files_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: dict[str, Any]
+) -> None:
+    monkeypatch.setitem(sys.modules, "opencc", None)
+    with pytest.raises(UserError, match=r"none\.txt: |opencc"):
+        files.training_files(settings(tmp_path, PAIRS, **missing).corpus)
 
 
 def test_progress_is_in_bytes_of_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

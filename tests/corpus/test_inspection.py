@@ -195,9 +195,11 @@ def test_command_prints_one_json_object_per_file_and_writes_nothing(
 ) -> None:
     """Warnings, here of pairs that are left out, change the exit code with a flag only."""
     written(work_dir / "a.tsv", PAIRS)
+    written(work_dir / "without.tsv", [(f"第{i}个问题怎么办", f"第{i}个答案在这里") for i in range(60)])
     (work_dir / "b.conv").write_bytes("E\nM 你好\nM 你好呀\nM 再见\n".encode("gb18030"))
     before = sorted(work_dir.rglob("*"))
     assert data("inspect", "a.tsv", "--fail-on-warnings") == 1
+    assert data("inspect", "without.tsv", "--fail-on-warnings") == 0
     assert data("inspect", "a.tsv", "b.conv", "--json") == 0
     assert sorted(work_dir.rglob("*")) == before
     lines = capsys.readouterr().out.splitlines()

@@ -151,4 +151,4 @@ def _report(error: BaseException | None, token: str) -> None:
 
 def redact(text: str, token: str) -> str:
     """Remove the secret token, also in its URL-encoded form, from a text."""
-    return text.replace(token, "(the token)").replace(urllib.parse.quote(token, safe=""), "(the token)")
+    return text.replace(token, "(the token)").replace(urllib.parse.quote(token), "(the token)")

@@ -76,10 +76,11 @@ def test_in_groups_only_messages_for_the_bot_are_answered(api: StandIn) -> None:
         for text in ignored:
             api.write(text, chat=-9)
         api.write("by a bot @TalkBot", chat=-9, **{"from": {**USER, "is_bot": True}})
+        administrator = {"from": {**USER, "is_bot": True}, "sender_chat": {"id": -9, "type": "supergroup"}}
         api.write("reply to another", chat=-9, reply_to_message={**to_bot, "from": USER})
         api.write(None, chat=-9, reply_to_message=to_bot, sticker=None)
         for number, text in enumerate(answered, start=1):
-            api.write(text, chat=-9)
+            api.write(text, chat=-9, **(administrator if number == 1 else {}))  # who is anonymous
             api.sent(number)
         api.write("5", chat=-9, reply_to_message=to_bot)
         api.sent(5)
@@ -114,6 +115,7 @@ def test_errors_of_the_network_are_retried(
     monkeypatch.setattr(telegram_bot.asyncio, "sleep", short_sleep)
     api.failures += [("getUpdates", 502, {})]
     api.failures += [("sendMessage", 502, {}), ("sendMessage", 429, {"retry_after": 3}), ("sendMessage", 400, {})]
+    api.failures += [("sendMessage", 502, {})] * telegram_bot.MAX_ATTEMPTS
 
     async def immediate(conversation: str, text: str) -> str:
         return text
@@ -121,12 +123,12 @@ def test_errors_of_the_network_are_retried(
     def session() -> list[str]:
         for text in ("1", "2", "3"):
             api.write(text)
-        return [message["text"] for message in api.sent(5)]
+        return [message["text"] for message in api.sent(4 + telegram_bot.MAX_ATTEMPTS)]
 
-    assert serve(api, immediate, session) == ["1", "1", "1", "2", "3"]
+    assert serve(api, immediate, session) == ["1", "1", "1", *["2"] * telegram_bot.MAX_ATTEMPTS, "3"]
     assert {1.0, 3.0} <= set(waits)
     printed = capsys.readouterr().err
-    assert printed.count("error: Telegram: ") == 2  # getUpdates, and the refused message
+    assert printed.count("error: Telegram: ") == 3  # getUpdates, the refused message, and the one that was given up
     assert TOKEN not in printed
 
 
