@@ -6,7 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from chatbot.chat import clients
-from chatbot.chat.clients import ClientLeftError, RateLimit, Recent, run_while_connected
+from chatbot.chat.clients import ClientLeftError, RateLimit, Recent, run_while_connected, stream_replies
+from chatbot.inference.request import Piece, Question
+from tests.chat.server.fake_models import FakeEngine
 
 
 def test_limit_recovers_with_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,6 +54,30 @@ def test_result_is_cancelled_on_timeout_and_disconnect(leaves: bool) -> None:
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(wait())
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["closed", "client leaves"])
+def test_stream_that_ends_cancels_its_requests(leaves: bool) -> None:
+    engine = FakeEngine(lambda question: [Piece(0, "a")])
+
+    async def receive() -> dict[str, str]:
+        await asyncio.sleep(0.01 if leaves else 240)
+        return {"type": "http.disconnect"}
+
+    async def end() -> None:
+        stream = stream_replies(engine.submit, [Question("a"), Question("b")], 240, receive)
+        assert [(await anext(stream)).reply for _ in range(2)] == [0, 1]  # type: ignore[union-attr]
+        if leaves:
+            with pytest.raises(ClientLeftError):
+                await anext(stream)
+        await stream.aclose()
+        assert [request.cancelled.is_set() for request in engine.requests] == [True, True]
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        timers = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
+        assert all(timer.cancelled() for timer in timers)
+
+    asyncio.run(end())
 
 
 def test_only_the_values_that_were_stored_last_are_cached() -> None:

@@ -19,7 +19,9 @@ from chatbot.chat.server.models import (
     assign_client_names,
     model_lister,
 )
+from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
+from chatbot.export.manifest import MANIFEST
 from tests.chat.server.fake_models import FakeEngine, fake_models, point, served
 
 
@@ -154,6 +156,27 @@ def test_concurrent_questions_load_a_model_once(tmp_path: Path) -> None:
         assert len(opened.engines) == 1
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize(("history", "turns"), [(None, 2), (1, 1), (5, 2)])
+def test_model_is_ready_once_opened(monkeypatch: pytest.MonkeyPatch, history: int | None, turns: int) -> None:
+    engine, limits, frozen = FakeEngine(), list[int](), list[object]()
+
+    def load(directory: Path, decoding: DecodingSettings, most_waiting: int) -> LoadedModel:
+        limits.append(most_waiting)
+        return served(engine)
+
+    monkeypatch.setattr(module, "load_model", load)
+    monkeypatch.setattr(module, "freeze_live_objects", lambda: frozen.append(engine.questions[-1]))
+    assert module.open_model(Path("a"), DecodingSettings(), history, 7).turns == turns
+    assert limits == [7]
+    assert len(frozen) == 1  # after the model has answered
+
+
+def test_export_has_its_size_and_no_newer_steps(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).write_bytes(b"a" * 500)
+    assert module.estimate_bytes(tmp_path) == 500 + OVERHEAD_BYTES
+    assert module.newest_verified_step(tmp_path) is None
 
 
 def test_names_for_clients() -> None:

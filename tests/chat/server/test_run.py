@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -37,7 +39,7 @@ from chatbot.errors import UserError
 from chatbot.inference.request import Message, Piece, Question, Usage
 from tests.chat.server.fake_models import FakeEngine, fake_models, point, served
 from tests.chat.server.running import run_until_sigterm, running
-from tests.commands import ENVIRONMENT, command
+from tests.commands import ENVIRONMENT, command, python
 from tests.export.untrained import write_attempt
 from tests.inference.messages import EMPTY, UNUSUAL
 
@@ -209,6 +211,24 @@ def test_mistakes_on_the_command_line(work_dir: Path, flags: list[str], message:
         serve(CHAT_LINE.parse(flags))
 
 
+def test_server_logs_its_own_warnings_with_the_time() -> None:
+    code = """
+import logging
+from chatbot.chat.server.run import _configure_logging
+_configure_logging()
+logging.getLogger("chatbot").warning("shown")
+logging.getLogger("chatbot").info("information")
+for name in ("uvicorn.error", "asyncio"):
+    logging.getLogger(name).error("traceback")
+"""
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d [\d:,]+ shown\n", python(code).stderr)
+
+
+def test_exit_code_is_that_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "serve", lambda settings: 7)
+    assert start(CHAT_LINE.parse(["--serve", "localhost:0"])) == 7
+
+
 def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "chatbot.chat.server.run", None)
     with pytest.raises(UserError, match=r"--serve: .*; run `make serve`"):
@@ -239,10 +259,14 @@ def test_a_client_is_named_by_trusted_proxies_only(trusted: tuple[str, ...], cli
         (("--attempt", "b", "--also", "a", "b"), ["b", "a"]),
         (("--all-attempts",), []),
         (("--all-attempts", "--also", "c"), ["c"]),
+        (("--export", "made", "--also", "c"), ["made", "c"]),
     ],
 )
-def test_models_of_the_command_line(work_dir: Path, flags: tuple[str, ...], names: list[str]) -> None:
+def test_models_of_the_command_line(
+    work_dir: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], names: list[str]
+) -> None:
     """A missing default attempt is an error unless all attempts are offered."""
+    monkeypatch.setattr(run, "read_manifest", lambda folder: None)
     for name in ("a", "b", "c"):
         (work_dir / "checkpoints" / name).mkdir(parents=True)
         for file in ("config.json", "last"):
@@ -254,7 +278,7 @@ def test_models_of_the_command_line(work_dir: Path, flags: tuple[str, ...], name
             _find_directories(CHAT_LINE.parse(["--serve", "127.0.0.1:0", *wrong]))
 
 
-def test_addresses() -> None:
+def test_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     loopback = ("127.0.0.1", "127.1.2.3", "::1", "LocalHost")
     assert [is_loopback(host) for host in (*loopback, "0.0.0.0", "10.0.0.1")] == [*[True] * 4, *[False] * 2]
     assert CHAT_LINE.parse(["--serve", "[::1]:80"]).server.address == ("::1", 80)
@@ -262,6 +286,9 @@ def test_addresses() -> None:
         assert socket_url(listener) == f"http://[::1]:{listener.getsockname()[1]}"
     assert memory_limit(5) == 5_000_000
     assert memory_limit(None) > 10**8
+    for error in (AttributeError, ValueError, OSError):  # on some systems
+        monkeypatch.setattr(os, "sysconf", Mock(side_effect=error))
+        assert memory_limit(None) == 4_000_000_000
     for allowed, text in (
         ((), "and web pages of any site can use 0.0.0.0 without a key; add"),
         (("a",), "add --api-key-file"),

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from chatbot.chat.loading import CurrentModel
-from chatbot.chat.start import answer_lines, set_encoding
+from chatbot.chat.start import answer_lines, chat, set_encoding
+from chatbot.chat.terminal.session import Session
+from chatbot.config.chat import CHAT
 from chatbot.config.decoding import DecodingSettings
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 from tests.chat.terminal.fake_model import RAW, fake_model
@@ -98,6 +100,24 @@ def test_each_line_is_answered_before_the_next_is_read() -> None:
     answer_lines(model, 0, lines(), replies)
     assert received_before == [b"", b"a/1\n"]
     assert received.getvalue() == b"a/1\nb/1\n"
+
+
+def test_interrupted_command_and_second_interrupt_at_the_prompt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(session: Session, line: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("chatbot.chat.terminal.commands.handle_line", stopped)
+    keys = [KeyboardInterrupt, "你好", KeyboardInterrupt, KeyboardInterrupt, "never read"]
+    assert typed(fake_model(), keys) == 0
+    again = "Press Ctrl-C again or Ctrl-D to end the chat."
+    assert capsys.readouterr().err.splitlines()[2:] == [again, "Stopped.", again, ""]
+
+
+def test_chat_without_a_console_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    assert chat(fake_model(), CHAT.parse([])) == 0
 
 
 @pytest.mark.parametrize(("encoding", "notes"), [("latin-1", 1), ("gbk", 0), ("utf-8", 0)])

@@ -1,10 +1,11 @@
 """Parquet, Arrow and workbooks: damaged files, missing packages, lazy reading, and bombs; others are in `wild`."""
 
+import errno
 import io
 import sys
 import tracemalloc
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,22 @@ def test_arrow_bomb_is_refused(
             writer.write_table(table)
         with pytest.raises(UserError, match=r"refused, it expands to more than 1 MiB and 2 times its size"):
             pairs_of(tmp_path / name)
+
+
+def test_parquet_bomb_and_a_failing_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which does not mean that the file is damaged."""
+    monkeypatch.setattr("chatbot.corpus.reading.containers.FREE_OUTPUT", 2**20)
+    table = pyarrow.table({"question": ["a" * 1000] * 5000, "answer": ["b" * 1000] * 5000})
+    parquet.write_table(table, tmp_path / "a", compression="zstd", use_dictionary=False)
+    with pytest.raises(UserError, match="refused, it expands to more than 1 MiB and"):
+        pairs_of(tmp_path / "a")
+
+    def fail(*_: object) -> Iterator[Any]:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(binary_tables, "_parquet_batches", fail)
+    with pytest.raises(UserError, match=r"cannot be read \(Input/output error\)"):
+        pairs_of(tmp_path / "a")
 
 
 def test_all_rows_below_the_first_ones_are_read_in_order(tmp_path: Path) -> None:
