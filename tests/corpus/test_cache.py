@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import filelock
@@ -217,6 +218,12 @@ def test_a_signal_removes_partial_folder(work_dir: Path, number: signal.Signals,
     assert process.wait(240) == code
     process.stdout.close()
     assert [path.name for path in Path("cache").iterdir()] == [".name.lock"]
+
+
+def test_folder_is_made_in_a_thread(tmp_path: Path) -> None:
+    """Which cannot handle signals."""
+    with ThreadPoolExecutor(1) as pool:
+        assert [pool.submit(make, tmp_path / "name").result() for _ in range(2)] == [True, False]
 
 
 def test_waiting_for_another_process_is_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -99,6 +99,9 @@ def test_damaged_vocabulary_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
             path.write_bytes(damaged)
             with pytest.raises(UserError, match="vocabulary damaged"):
                 load_vocabulary(path)
+    path.unlink()
+    with pytest.raises(UserError, match=r"vocabulary cannot be read \(No such file or directory\); restore it from"):
+        load_vocabulary(path)
     monkeypatch.setattr(vocabulary_module, "MAX_BYTES", 3000)
     path.write_bytes(b"".join(b"%d\n" % i for i in range(1000)) + whole)
     with pytest.raises(UserError, match=r"vocabulary damaged \(more than 3,000 bytes\)"):

@@ -15,7 +15,7 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 from tests.chat.terminal.fake_model import RAW, fake_model
 from tests.chat.terminal.pseudo_terminal import FAKE
-from tests.chat.terminal.typed import piped, typed
+from tests.chat.terminal.typed import Line, piped, typed
 from tests.commands import ENVIRONMENT
 from tests.inference.messages import EMPTY, UNUSUAL
 
@@ -109,7 +109,7 @@ def test_interrupted_command_and_second_interrupt_at_the_prompt(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("chatbot.chat.terminal.commands.handle_line", stopped)
-    keys = [KeyboardInterrupt, "你好", KeyboardInterrupt, KeyboardInterrupt, "never read"]
+    keys: list[Line] = [KeyboardInterrupt, "你好", KeyboardInterrupt, KeyboardInterrupt, "never read"]
     assert typed(fake_model(), keys) == 0
     again = "Press Ctrl-C again or Ctrl-D to end the chat."
     assert capsys.readouterr().err.splitlines()[2:] == [again, "Stopped.", again, ""]

@@ -18,6 +18,7 @@ from chatbot.corpus.reading import binary_tables
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import find_sources
+from chatbot.corpus.reading.text_file import open_text_files
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import cut_and_damaged, pairs_of, pairs_or_one_line
 from tests.corpus.reading.wild_files import BINARY
@@ -119,6 +120,10 @@ def test_parquet_bomb_and_a_failing_disk(tmp_path: Path, monkeypatch: pytest.Mon
     parquet.write_table(table, tmp_path / "a", compression="zstd", use_dictionary=False)
     with pytest.raises(UserError, match="refused, it expands to more than 1 MiB and"):
         pairs_of(tmp_path / "a")
+    with pytest.raises(UserError, match="a: --head, but JSON and tables have no heads; leave it out"):
+        pairs_of(tmp_path / "a", head="{name}:")
+    with pytest.raises(UserError, match="a: a table, but a text file is required; save it as text"):
+        next(open_text_files(tmp_path / "a", Report()))
 
     def fail(*_: object) -> Iterator[Any]:
         raise OSError(errno.EIO, "Input/output error")

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatbot.config.corpus import FORMATS
+from chatbot.corpus.reading import text_file
 from chatbot.corpus.reading.containers import BEGINNING, SAMPLE
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import ReadOptions, Report
@@ -207,6 +208,13 @@ def test_parallel_files_that_do_not_fit_are_errors(
     (source,) = find_parts([], *map(str, paths)).training
     with pytest.raises(UserError, match=message):
         list(read(source, Report()))
+
+
+def test_large_file_that_must_be_read_at_once_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_file, "MAX_CHARACTERS", 2**20)
+    (tmp_path / "a.yaml").write_text("- [a, b]\n" + "#" * 2**20)
+    with pytest.raises(UserError, match=r"more than 1 MiB of YAML; give JSON Lines or TSV"):
+        pairs_of(tmp_path / "a.yaml")
 
 
 def test_built_in_corpus_has_552_pairs() -> None:
