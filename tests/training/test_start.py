@@ -136,6 +136,14 @@ def test_gpu_that_does_not_answer_is_left_out_and_named(
     assert capsys.readouterr().err == "GPU 1 does not answer and is skipped: GPU is lost\n"
 
 
+def test_devices_of_a_model_parallel_tower_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    (tower,) = module.open_and_print_towers(compose(Settings, model_parallel=True, towers=3), [])
+    assert tower.parts is not None
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "tower 0: encoder on /CPU:0, decoder and attention on /CPU:1, embedding, projection and loss on /CPU:2"
+    )
+
+
 def test_deterministic_flag_enables_op_determinism(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[bool] = []
     monkeypatch.setattr(module, "open_towers", lambda *_: [])
