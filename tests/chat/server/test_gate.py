@@ -98,6 +98,7 @@ def test_headers_of_all_answers_and_of_pages_of_other_origins(tmp_path: Path, ca
             assert "access-control-allow-origin" not in response.headers
             assert "server" not in response.headers
         assert client.options(CHAT, headers=asks).status_code == 405
+        assert [client.get(path).status_code for path in ("/docs", "/redoc")] == [404, 404]  # need scripts of others
     assert not caplog.records  # there is no log of requests
     with client_of(tmp_path, limits=Limits(keys=(b"one",)), cors_origins=["https://a.example"]) as client:
         allowed = client.options(CHAT, headers={**asks, "Access-Control-Request-Headers": "authorization"})
