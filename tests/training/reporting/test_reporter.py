@@ -7,6 +7,8 @@ import resource
 import signal
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +17,11 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import EventA
 
 from chatbot import commands
 from chatbot.config.training import Settings
+from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.reporting import reporter
-from chatbot.training.reporting.reporter import Reporter, append_record, drop_after
+from chatbot.training.reporting.reporter import Reporter, append_record, conclude, drop_after
 from chatbot.training.reporting.tensorboard import TensorBoard
+from chatbot.training.result import INTERRUPTED
 from tests.training.attempts import metrics
 from tests.training.reporting.fake_run import fake_run, record_of, wait_for_next_second
 from tests.training.reporting.wandb_files import run_of
@@ -79,6 +83,42 @@ def test_run_that_goes_back_twice_has_each_step_once_everywhere(
     assert len([*Path("tensorboard/a/gpu_0").iterdir()]) == 1
     # The first line is of step 1; the last one has the mean of what is left after it.
     assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]] == [["1", "1.0000"], ["5", "3.0000"]]
+
+
+def test_summary_of_a_run(work_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def summary(stop: str, *replies: str, chief: bool = True, step: int = 1200, **settings: Any) -> list[str]:
+        run = fake_run(chief=chief, **settings)
+        run.progress = Progress(step=step, best_step=1000, best_value=2.5 if replies else None)
+        run.data.questions = [SimpleNamespace(question="你\n好")] * len(replies)
+        conclude(run, stop, 1100, 75, replies)
+        return capsys.readouterr().out.splitlines()
+
+    stopped = "Stopped at step 1,200: interrupted."
+    time, tensorboard = "Time: 0:01:15 for 100 steps", "Curves: tensorboard --logdir tensorboard/a"
+    assert summary(INTERRUPTED) == [
+        stopped,
+        time,
+        "Best: the last checkpoint, of step 1,200, in checkpoints/a",
+        "Saved. The same command resumes from here; to talk to it: python chat.py --attempt a",
+    ]
+    assert summary("so", "早", "好", report_to="tensorboard")[1:] == [
+        *("Sample replies:", "  你 好 -> 早", "  你 好 -> 好", time),
+        "Best: 2.5000 nats per character at step 1,000, in checkpoints/a",
+        *(tensorboard, "Talk to it: python chat.py --attempt a"),
+    ]
+    assert summary(INTERRUPTED, chief=False) == [stopped]
+    nothing = "Stopped at step 0: interrupted. Nothing was saved; the same command starts again."
+    assert summary(INTERRUPTED, step=0) == [nothing]
+    append_record(Path("checkpoints/a/metrics.jsonl"), {"step": 1, "loss": 1.0})
+    monkeypatch.setattr(reporter, "MIN_RECORDS", 1)
+    assert "Picture: checkpoints/a/curves.png" in summary(INTERRUPTED)
+    monkeypatch.setattr(reporter, "draw", lambda *_: 1 // 0)
+    failed = fake_run()
+    failed.progress.step = 1
+    conclude(failed, INTERRUPTED, 0, 1, [])
+    printed = capsys.readouterr()
+    assert printed.err == "Warning: curves.png cannot be drawn (integer division or modulo by zero).\n"
+    assert "Picture" not in printed.out
 
 
 def test_non_finite_numbers_are_null(tmp_path: Path) -> None:
