@@ -102,7 +102,7 @@ def test_summary_of_a_run(work_dir: Path, monkeypatch: pytest.MonkeyPatch, capsy
         "Saved. The same command resumes from here; to talk to it: python chat.py --attempt a",
     ]
     assert summary("so", "早", "好", report_to="tensorboard")[1:] == [
-        *("Sample replies:", "  你 好 -> 早", "  你 好 -> 好", time),
+        *("Sample replies:", "  你↵好 -> 早", "  你↵好 -> 好", time),
         "Best: 2.5000 nats per character at step 1,000, in checkpoints/a",
         *(tensorboard, "Talk to it: python chat.py --attempt a"),
     ]
