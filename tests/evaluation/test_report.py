@@ -20,7 +20,7 @@ from chatbot.decoding.reply_text import END, WordAttention
 from chatbot.errors import UserError
 from chatbot.evaluation import report as report_module
 from chatbot.evaluation.measures import Measurer, Sample
-from chatbot.evaluation.report import Bilingual, Entry, entries_of, heat_map, report_page
+from chatbot.evaluation.report import Bilingual, Entry, choice_line, entries_of, heat_map, report_page, summary
 from chatbot.evaluation.start import check_report
 from chatbot.flags import compose
 from chatbot.training.new_model import build_model
@@ -111,6 +111,34 @@ def test_report_has_the_measures_and_a_row_for_each_question() -> None:
     assert "baseline" not in page.texts
     attention = WordAttention(["甲", "乙", "丙"], [END], np.array([[0.04, 0.36, 1.0]], np.float32))
     assert heat_map(attention).endswith("<td><td class=w4><td class=w9></table>")
+
+
+def test_table_in_a_terminal_and_on_the_page() -> None:
+    """Columns without a value are left out."""
+    names = ("distinct_characters_2", "top_reply_share", "top10_reply_share", "repeated_reply_share", "relevance_at_1")
+    names += ("bleu", "chrf", "mean_reply_tokens", "fluency_nats_per_character")
+    model = {name: number / 9 for number, name in enumerate(names, 1)}
+    curve = {"least_score": -1.23456, "answered_share": 0.25, "precision_curve": [(0.5, 0.75, 0), (1, 0.5, -1)]}
+    measures = {**MEASURES, **model, **curve, "baseline": {"bleu": 12.0}}
+    first, headings, *rows, choice, precision = summary(measures, True, 0.5)
+    assert first == "Replies to 1 held-out question; BLEU by sacrebleu's tokenisation zh:"
+    assert re.split("  +", headings.strip()) == [
+        *("distinct-2 of characters", "top reply", "top ten", "repeated", "relevance", "BLEU", "chrF"),
+        *("mean tokens", "nats by n-grams"),
+    ]
+    assert [row.split("  ")[0] for row in rows] == ["model", "references", "random of this file", "baseline"]
+    assert re.sub(" +", " ", rows[0]) == "model 0.111 22.2% 33.3% 44.4% 0.556 0.67 0.78 0.9 1.00"
+    assert re.sub(" +", " ", rows[3]) == "baseline - - - - - 12.00 - - -"
+    assert choice == choice_line(MEASURES)
+    assert precision == "--min-score -1.235: 25% of the questions are answered, 50% of the answers are right."
+    assert summary({**MEASURES, "least_score": None}, False, 0.5)[-1].startswith("No score reaches 50% right answers: ")
+    assert "relevance" not in summary({**MEASURES, "relevance_at_1": None}, False, None)[1]
+    page = report_page(TITLE, "", measures, [])
+    assert 'points="150.0,25.0 300.0,50.0"' in page
+    assert re.findall('<th><span lang="en">[^<]*</span><span lang="zh">([^<]*)</span>', page)[1:14] == [
+        *("字的 distinct-2", "最常见的一条", "最常见的十条", "重复的回复", "相关性", "BLEU", "chrF", "平均词元数"),
+        *("n 元模型的 nats", "模型", "参考回复", "随机参考回复", "基线"),
+    ]
 
 
 def test_scores_of_each_reply(monkeypatch: pytest.MonkeyPatch) -> None:
