@@ -14,6 +14,10 @@ from chatbot.attempts.settings import train_settings
 from chatbot.config.corpus import CorpusSettings
 from chatbot.corpus.files import training_files
 from chatbot.corpus.inspection import VOCABULARY_SIZES, Measurements, measure, report_lines, warnings
+from chatbot.corpus.reading.lines import FALSE_RESPONSES
+from chatbot.corpus.reading.read import NO_DATA
+from chatbot.corpus.reading.subtitles import NO_SPEECH
+from chatbot.corpus.reading.turns import NO_TEXT, NOT_TEXT, NOTICES, OF_PROGRAMS
 from chatbot.corpus.tokenizer import tokenizer
 from chatbot.corpus.vocabulary import MIN_SIZE, build_vocabulary
 from tests.corpus.encoded import data, written
@@ -36,15 +40,13 @@ def measured(tmp_path: Path, pairs: list[tuple[str, str]], **changes: Any) -> Me
     return measure(training_files(settings))
 
 
-def test_measurements_of_a_small_corpus(tmp_path: Path) -> None:
+def test_measurements_of_a_small_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the whole report on it, as if it were large."""
     measurements = measured(tmp_path, PAIRS, tokenizer="char")
     (file,) = measurements.files
     assert (file.report.pairs, file.kept, measurements.pairs) == (6, 4, 4)
     assert measurements.samples == PAIRS[:3]
     assert measurements.lengths.tolist() == [[2, 4], [3, 6], [9, 3], [9, 3]]
-    lines = report_lines(measurements, CorpusSettings())
-    assert "  questions: half up to 3, 99% up to 9, all up to 9" in lines
-    assert "  replies: half up to 3, 99% up to 6, all up to 6" in lines
     assert measurements.tokens == measurements.characters == len(set("你好呀！吃了吗呵去哪里"))
     characters = Counter(character for pair in PAIRS[:4] for side in pair for character in side)
     known = sum(count for count in characters.values() if count > 1) / characters.total()
@@ -52,6 +54,37 @@ def test_measurements_of_a_small_corpus(tmp_path: Path) -> None:
     assert measurements.top_replies[0] == ("呵呵", 2)
     assert measurements.top_share == 1.0
     assert (measurements.max_length, measurements.vocabulary_size) == (9, 4000)
+    monkeypatch.setattr("chatbot.corpus.inspection.MIN_PAIRS_TO_SPLIT", measurements.pairs)
+    assert "\n".join(report_lines(measurements, CorpusSettings())).replace(f"{tmp_path}/", "") == REPORT
+
+
+REPORT = """pairs.tsv: tsv; UTF-8; 6 pairs, 4 kept
+  question from column 1 and answer from column 2, first row as pair
+  left out: pairs whose answer equals the question: 1
+  left out: duplicate pairs: 1
+
+The first pairs:
+  你好 -> 你好呀
+  你好！ -> 你好呀！！
+  吃了吗 -> 呵呵
+
+Lengths in tokens:
+  questions: half up to 3, 99% up to 9, all up to 9
+  replies: half up to 3, 99% up to 6, all up to 6
+
+Vocabulary: 11 different tokens, 11 of them characters.
+Tokens outside the vocabulary are spelled in characters, and characters outside it in bytes.
+   4,000 entries cover  73.9% of all tokens
+
+The 3 most frequent replies are 100.0% of all:
+         2  呵呵
+         1  你好呀
+         1  你好呀！！
+
+Longer than the default --max-length 50: 0 pairs, which training drops.
+
+Suggested: python train.py --attempt chatterbot --max-length 9 --vocabulary-size 4000
+Warning: pairs.tsv: 33% left out, mostly pairs whose answer equals the question"""
 
 
 def test_coverage_is_the_share_of_tokens_in_a_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,6 +146,22 @@ def test_warnings_give_remedies(tmp_path: Path) -> None:
     assert frequent.endswith("--max-reply-frequency 10")
     capped = CorpusSettings(max_reply_frequency=10)
     assert warnings(measured(tmp_path, pairs, max_reply_frequency=10), capped) == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "warns"),
+    [
+        *((reason, False) for reason in (NO_DATA, NOTICES, NO_TEXT, NOT_TEXT, OF_PROGRAMS, FALSE_RESPONSES, NO_SPEECH)),
+        *((f"pairs {chosen}", False) for chosen in ("beyond --max-reply-frequency 3", "with a blocked word")),
+        *((f"pairs with {chosen}", False) for chosen in ("fewer than 2 characters", "more than 9 characters")),
+        ("duplicate pairs", True),
+    ],
+)
+def test_what_is_no_pair_or_left_out_by_a_flag_gives_no_warning(tmp_path: Path, reason: str, warns: bool) -> None:
+    found = measured(tmp_path, [(f"问{i}", f"答{i}") for i in range(20)])
+    found.files[0].report.drop(reason, count=99)
+    assert bool(warnings(found, CorpusSettings())) == warns
+    assert (report_lines(found, CorpusSettings())[-1] == "No warnings.") != warns
 
 
 def test_fields_and_notices_beside_the_pairs_give_no_warning(tmp_path: Path) -> None:
