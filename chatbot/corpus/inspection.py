@@ -178,7 +178,7 @@ MANY_DROPPED = 0.1
 TOP_REPLIES_SHARE = 0.2
 FREQUENT_REPLY = 10
 # Reasons for dropped content that cause no warning: settings of the user (prefixes), and text without pairs.
-CHOSEN = ("pairs beyond ", "pairs with fewer ", "pairs with more ", "pairs with a blocked ")
+CHOSEN = ("pairs beyond ", "pairs with a blocked ")
 NO_PAIRS = (NO_DATA, NOTICES, NO_TEXT, NOT_TEXT, OF_PROGRAMS, FALSE_RESPONSES, NO_SPEECH)
 MAX_LENGTH = ModelSettings().max_length
 

@@ -153,7 +153,6 @@ def test_warnings_give_remedies(tmp_path: Path) -> None:
     [
         *((reason, False) for reason in (NO_DATA, NOTICES, NO_TEXT, NOT_TEXT, OF_PROGRAMS, FALSE_RESPONSES, NO_SPEECH)),
         *((f"pairs {chosen}", False) for chosen in ("beyond --max-reply-frequency 3", "with a blocked word")),
-        *((f"pairs with {chosen}", False) for chosen in ("fewer than 2 characters", "more than 9 characters")),
         ("duplicate pairs", True),
     ],
 )
