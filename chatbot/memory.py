@@ -30,7 +30,7 @@ def keep_freed_memory() -> bool:
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):  # the C library is not glibc
+    except AttributeError:  # the C library is not glibc
         return False
     return all(mallopt(parameter, value) == 1 for parameter, value in MALLOPT_VALUES.items())
 

@@ -1,6 +1,7 @@
 """Model cards, and the threads for replies."""
 
 import json
+import logging
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -18,13 +19,14 @@ def test_summary_line_of_a_model() -> None:
     for card, line in (
         (
             ModelCard("talk", 1200, ("a.tsv",), 1, 3.25),
-            "talk: 1 pair from a.tsv; step 1,200; 3.250 nats per character on ",
+            "talk: 1 pair from a.tsv; step 1,200; 3.250 nats per character on held-out pairs",
         ),
         (ModelCard("talk", 0, ("a", "b"), 2000), "talk: 2,000 pairs from 2 files; step 0; not validated"),
         # It does not have the names of files.
         (export_card(Manifest("onnx", "float32", "talk", 250, True)), "talk; step 250; onnx"),
     ):
-        assert card.summary().startswith(line)
+        assert card.summary() == line
+    assert export_card(Manifest("onnx", "float32", "talk", 250, True, questions=["晚安"])).questions == ("晚安",)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +69,13 @@ def test_suggested_questions_of_an_attempt(tmp_path: Path) -> None:
         assert learned_questions(tmp_path) == questions
 
 
-def test_loaded_model_is_frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    freeze = MagicMock()
+def test_loaded_model_is_frozen_and_shares_the_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorFlow does not warn of its graphs."""
+    freeze, grow = MagicMock(), MagicMock()
     monkeypatch.setattr(Seq2Seq, "freeze", freeze)
+    monkeypatch.setattr("chatbot.memory.let_gpu_memory_grow", grow)
+    monkeypatch.setattr(logging.getLogger("tensorflow"), "level", logging.WARNING)
     loading.load_model(write_attempt(tmp_path / "talk")).engine.close()
     freeze.assert_called_once_with()
+    grow.assert_called_once_with()
+    assert not logging.getLogger("tensorflow").isEnabledFor(logging.WARNING)
