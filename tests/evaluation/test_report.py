@@ -115,8 +115,8 @@ def test_report_has_the_measures_and_a_row_for_each_question() -> None:
 
 def test_table_in_a_terminal_and_on_the_page() -> None:
     """Columns without a value are left out."""
-    names = ("distinct_characters_2", "top_reply_share", "top10_reply_share", "repeated_reply_share", "relevance_at_1")
-    names += ("bleu", "chrf", "mean_reply_tokens", "fluency_nats_per_character")
+    names = ["distinct_characters_2", "top_reply_share", "top10_reply_share", "repeated_reply_share", "relevance_at_1"]
+    names += ["bleu", "chrf", "mean_reply_tokens", "fluency_nats_per_character"]
     model = {name: number / 9 for number, name in enumerate(names, 1)}
     curve = {"least_score": -1.23456, "answered_share": 0.25, "precision_curve": [(0.5, 0.75, 0), (1, 0.5, -1)]}
     measures = {**MEASURES, **model, **curve, "baseline": {"bleu": 12.0}}

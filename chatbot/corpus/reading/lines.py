@@ -283,7 +283,7 @@ def is_parlai(text: TextFile) -> bool:
         return bool(text.filled)
     matches = [_NUMBERED.match(line) for line in text.filled]
     numbers = [int(match[1]) for match in matches if match]
-    if len(numbers) < max(2, len(text.filled)) or numbers[0] != 1:
+    if len(numbers) < max(2, len(text.filled)):
         return False
     turns = [line for line in text.filled if not _PERSONA.match(line.partition(" ")[2])]
     are_consecutive = all(b in (1, a + 1) for a, b in pairwise(numbers))

@@ -42,6 +42,7 @@ def error_of(response: Any, status: int) -> dict[str, Any]:
     error: dict[str, Any] = response.json()["error"]
     assert error.keys() == {"message", "type", "param", "code"}
     assert error["message"]
+    assert ("retry-after" in response.headers) == (status == 429)
     return error
 
 
@@ -152,7 +153,7 @@ def test_stream_whose_sending_ends_closes_its_generator() -> None:
 def test_readiness(tmp_path: Path) -> None:
     engine = FakeEngine()
     with client_of(tmp_path, engine) as client:
-        assert error_of(client.get("/ready"), 503)["code"] == "not_ready"
+        assert error_of(client.get("/ready"), 503)["message"] == "No model is loaded yet"
         client.post(CHAT, json=HELLO)
         assert client.get("/ready").status_code == 200
         assert [client.head(path).status_code for path in ("/", "/health", "/ready")] == [200] * 3
