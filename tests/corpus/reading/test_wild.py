@@ -72,6 +72,8 @@ def test_wild_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert all("\n" not in line for line in error.details)
         if expected["asks"].startswith("--columns ") and re.search("format [ct]sv", error.details[0]):
             assert "question from column" in error.details[0]
+        if error.details[0].endswith(":"):
+            assert re.search(r", read as format [\w-]+, [\w-]+(, question from column.*)?:$", error.details[0])
         pasted = _pasted(str(error), expected["asks"])
         if "pairs" not in expected:
             return
