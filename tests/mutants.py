@@ -62,9 +62,7 @@ def pieces(node: ast.AST) -> Iterator[tuple[ast.AST, str, Delete]]:
         case ast.BoolOp(values=parts) | ast.comprehension(ifs=parts):
             for part in parts:
                 yield part, "condition", partial(parts.remove, part)
-        case ast.Call(func=function, keywords=keywords) if (
-            ast.unparse(function) != "zip"
-        ):  # its `strict` is an assertion
+        case ast.Call(keywords=keywords):
             for keyword in keywords:
                 yield keyword.value, "keyword argument", partial(keywords.remove, keyword)
         case ast.List(elts=elements) | ast.Set(elts=elements) | ast.Tuple(elts=elements, ctx=ast.Load()):
