@@ -49,10 +49,7 @@ class Dropout(keras.layers.Layer):
         return apply_mask(inputs, self.draw_mask(tf.shape(inputs), key))
 
     def draw_masks(self, sizes: Sequence[int], inputs: tf.Tensor, key: tf.Tensor | None) -> Sequence[tf.Tensor | None]:
-        """Draw several masks at once. They have the shape of `inputs`, except for the last axis, which has these sizes.
-
-        Without a key, each mask is None.
-        """
+        """Draw masks with the shape of `inputs`, but these sizes of the last axis. Without a key, each mask is None."""
         if key is None or self.rate == 0.0:
             return [None] * len(sizes)
         shape = tf.concat([tf.shape(inputs)[:-1], [sum(sizes)]], 0)

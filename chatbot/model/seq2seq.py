@@ -152,12 +152,7 @@ class Seq2Seq(keras.Model):
         return self.decoder.start(memory, source.mask, states)
 
     def call(self, source: Sequences, target_in: Sequences, key: tf.Tensor | None = None) -> tf.Tensor:
-        """Return the logits at each token of target_in, without n-grams.
-
-        Args:
-            source: The questions.
-            target_in: The replies, preceded by a begin symbol.
-            key: The random key of the dropout masks, [1] uint64, or None for no dropout.
+        """Return the logits at each token of target_in, without n-grams. The arguments are those of `decoded`.
 
         Returns:
             The packed logits, [tokens, vocabulary] float32, with fillers at the end.

@@ -120,10 +120,7 @@ def unpack(packed: tf.Tensor, packing: Packing) -> tf.Tensor:
 
 
 def mirror(x: tf.Tensor, packing: Packing) -> tf.Tensor:
-    """Reverse the tokens of each row in a packed tensor [tokens, features] or a padded one [rows, time, features].
-
-    Padding remains on the right, as cuDNN requires.
-    """
+    """Reverse the tokens, but not the padding, of each row in a tensor [tokens, features] or [rows, time, features]."""
 
     def reverse(x: tf.Tensor) -> tf.Tensor:
         return tf.gather(tf.reshape(x, [-1, x.shape[-1]]), packing.mirrored)

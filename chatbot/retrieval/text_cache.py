@@ -19,9 +19,6 @@ class TextCache(Generic[Value]):
         self._max_size = max_size
         self._cache: dict[str, Value] = {}
 
-    def __len__(self) -> int:
-        return len(self._cache)
-
     def __call__(self, texts: Sequence[str]) -> list[Value]:
         """Return the value of each text. All missing values are computed in one call."""
         cache = self._cache  # Another thread may replace self._cache during this call.

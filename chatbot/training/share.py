@@ -70,9 +70,7 @@ def _drop_unread_on_gpu(share: Share, model: Seq2Seq) -> Share:
         fields = {name: getattr(sequences.packing, name) for name in names}
         return sequences._replace(packing=Packing(**{**dict.fromkeys(Packing._fields, ()), **fields}))
 
-    cudnn_fields: tuple[str, ...] = () if model.is_transformer else ("lengths",)
-    if not model.is_transformer and model.encoder.backward is not None:
-        cudnn_fields = ("lengths", "mirrored")
+    cudnn_fields = [] if model.is_transformer else ["lengths", *(["mirrored"] if model.encoder.backward else [])]
     return share._replace(
         source=keep_only(share.source, *cudnn_fields),
         target_in=keep_only(share.target_in, "to_packed", "to_padded")._replace(mask=()),
