@@ -77,7 +77,7 @@ def test_caching_does_not_change_results(index: Index, monkeypatch: pytest.Monke
     retrieval = Retrieval(index.folder, index.vocabulary)
     for _ in range(2):
         assert [retrieval.nearest([question], 3)[0] for question in questions] == found
-    assert len(retrieval._weigh) <= 1 + 2 * 6  # the texts of one look-up
+    assert len(retrieval._weigh._cache) <= 1 + 2 * 6  # the texts of one look-up
 
 
 def test_pairs_of_the_index_are_counted(index: Index) -> None:
