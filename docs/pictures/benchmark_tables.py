@@ -131,12 +131,12 @@ def scaling() -> list[Row]:
         (
             f"**2 processes**, each pinned to a core, 256 pairs each ({processes['day']})",
             f"**{two['speed_up']:.2f}**",
-            "1.75 to 1.81",
+            "1.82 to 1.86",
         ),
         (
             "the same without an exchange: the most that this machine allows",
             f"{alone['speed_up']:.2f}",
-            "1.90 to 2.04",
+            "1.90 to 1.98",
         ),
     ]
 
