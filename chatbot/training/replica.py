@@ -32,6 +32,8 @@ from chatbot.training.optimizer import (
 # latency. In larger groups, the first gradients would wait longer for the last. On GPUs, the minimum size also depends
 # on the model (see `min_group_bytes`).
 GROUP_BYTES = 4 << 20
+# The minimum size on a single GPU, which exchanges nothing. Copying larger variables takes longer than more launches.
+SINGLE_GPU_BYTES = 32 << 20
 
 ENCODER = "encoder"
 DECODER = "decoder"
@@ -72,14 +74,15 @@ class Group(NamedTuple):
         return parts
 
 
-def group_variables(model: Seq2Seq, settings: LearningSettings, min_group_bytes: float) -> list[Group]:
+def group_variables(model: Seq2Seq, settings: LearningSettings, min_bytes: int, by_stage: bool = True) -> list[Group]:
     """Group the trainable variables of a model in the order of the backward pass. The last group is the embedding.
 
     Args:
         model: The model with the variables.
         settings: The learning settings, which determine the frozen parts and the weight decay.
-        min_group_bytes: The minimum size of a group in bytes, if there are enough variables in its stage; 0 creates a
-            group for each variable, and infinity a single group of all stages.
+        min_bytes: The minimum size of a group in bytes, if there are enough variables; 0 creates a group for each
+            variable.
+        by_stage: Whether the variables of a group belong to the same stage.
     """
     variables = model.trainable_variables
     embedding = embedding_index(model)
@@ -101,15 +104,15 @@ def group_variables(model: Seq2Seq, settings: LearningSettings, min_group_bytes:
 
     projection = [i for i in range(len(variables)) if i not in {*decoder, *encoder, embedding}]
     stages = [(PROJECTION, projection), (DECODER, decoder), (ENCODER, encoder)]
-    if min_group_bytes == math.inf:
+    if not by_stage:
         stages = [(PROJECTION, [*projection, *decoder, *encoder])]
     groups = []
     for stage, members in stages:
         open_groups: dict[tuple[bool, bool], list[int]] = {}
         for i in members:
             # Concatenation copies the variables, so large variables are not grouped with others.
-            joined = [i] if variable_bytes(variables[i]) >= min_group_bytes else [*open_groups.pop(kind(i), []), i]
-            if sum(variable_bytes(variables[j]) for j in joined) >= min_group_bytes:
+            joined = [i] if variable_bytes(variables[i]) >= min_bytes else [*open_groups.pop(kind(i), []), i]
+            if sum(variable_bytes(variables[j]) for j in joined) >= min_bytes:
                 groups.append(make_group(stage, joined))
             else:
                 open_groups[kind(i)] = joined
@@ -122,26 +125,23 @@ def variable_bytes(variable: tf.Variable) -> int:
     return 4 * math.prod(variable.shape)
 
 
-def min_group_bytes(model: Seq2Seq, on_gpus: bool, is_exchanged: bool, is_single: bool = False) -> float:
+def min_group_bytes(model: Seq2Seq, on_gpus: bool, is_exchanged: bool) -> int:
     """Return the minimum size of a group, in bytes.
 
     On CPUs, variables are only grouped if gradients are exchanged. Otherwise, updating many small variables is as fast
     as updating a large one.
 
-    A single GPU updates all variables at once. On several GPUs, the size is a compromise. Each group adds overhead,
-    because NCCL calls the host after each exchange. But large groups delay the update, because the last group is
-    exchanged after the end of the backward pass. Assume that the overhead of a group equals the time to exchange
-    GROUP_BYTES. Then n groups of equal size cost n * GROUP_BYTES + total / n. This cost is lowest if the group size,
-    total / n, is the geometric mean of GROUP_BYTES and the total.
+    On GPUs, the size is a compromise. Each group adds overhead, because NCCL calls the host after each exchange. But
+    large groups delay the update, because the last group is exchanged after the end of the backward pass. Assume that
+    the overhead of a group equals the time to exchange GROUP_BYTES. Then n groups of equal size cost
+    n * GROUP_BYTES + total / n. This cost is lowest if the group size, total / n, is the geometric mean of GROUP_BYTES
+    and the total.
 
     Args:
         model: The model whose variables are grouped.
         on_gpus: Whether any tower is on a GPU.
         is_exchanged: Whether the gradients of several replicas are summed.
-        is_single: Whether a single device computes all gradients.
     """
-    if on_gpus and is_single:
-        return math.inf
     if on_gpus:
         total = sum(map(variable_bytes, model.trainable_variables))
         return max(GROUP_BYTES, math.isqrt(total * GROUP_BYTES))

@@ -16,7 +16,7 @@ from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.allreduce import Exchange, make_exchange, no_exchange
 from chatbot.training.devices.towers import Tower
 from chatbot.training.machines.team import ALONE, Team
-from chatbot.training.replica import Group, Replica, group_variables, min_group_bytes
+from chatbot.training.replica import SINGLE_GPU_BYTES, Group, Replica, group_variables, min_group_bytes
 from chatbot.training.step import Synchronous
 
 # Gradients have already been concatenated (see `replica.py`), so tf.distribute does not need to pack them.
@@ -39,9 +39,9 @@ def open_update(model: Seq2Seq, settings: Settings, towers: Sequence[Tower], tea
         if settings.parallel.variable_update == "replicated":
             exchange = local_exchange(settings, towers)
     on_gpus = any(is_gpu(tower.device) for tower in towers)
-    is_single = team.alone and len(towers) == 1 and towers[0].parts is None
-    size = min_group_bytes(model, on_gpus, exchange is not no_exchange, is_single)
-    groups = group_variables(model, settings.learning, size)
+    is_single_gpu = on_gpus and team.alone and len(towers) == 1 and towers[0].parts is None
+    size = max(min_group_bytes(model, on_gpus, exchange is not no_exchange), SINGLE_GPU_BYTES * is_single_gpu)
+    groups = group_variables(model, settings.learning, size, by_stage=not is_single_gpu)
     if not team.alone and team.replicas != len(towers):  # On CPUs, tf.distribute has a single replica per machine.
         replicas: Replicas = [(Replica(model, settings.learning, groups), towers)]
     elif team.alone and settings.parallel.variable_update == "parameter_server":

@@ -21,7 +21,7 @@ def dense_gradients(
     device: str = "/CPU:0",
     function: Any = None,
     loss_scale: float | None = None,
-    min_group_bytes: float = 0,
+    min_group_bytes: int = 0,
 ) -> tuple[Sums, list[tf.Tensor]]:
     """The sums of a batch, and the gradients. values: of the model's variables, by default their own.
 

@@ -1,5 +1,6 @@
 """Gradients are exchanged in the order of the backward pass, each group as soon as its stage has computed it."""
 
+import dataclasses
 import itertools
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ from tensorflow.python.framework.convert_to_constants import _run_inline_graph_o
 
 from chatbot.corpus.batches import Batches
 from chatbot.flags import replace
-from chatbot.training.devices.towers import Tower
+from chatbot.training.devices.towers import Tower, open_towers
 from chatbot.training.memory import loss_size
 from chatbot.training.new_model import build_model
 from chatbot.training.replica import (
@@ -121,8 +122,9 @@ def test_groups_have_every_variable_once_in_the_order_of_the_backward_pass(chang
 def test_a_single_gpu_updates_all_variables_at_once() -> None:
     """The group of all stages has the matrices of cuDNN's layers as their transposes, and nothing else."""
     model = build_model(DEEP.model, VOCABULARY, seed=1, on_gpu=True)
-    size = min_group_bytes(model, on_gpus=True, is_exchanged=False, is_single=True)
-    group, embedding = group_variables(model, DEEP.learning, size)
+    (tower,) = open_towers([], 1)
+    update = open_update(model, DEEP, [dataclasses.replace(tower, device="/GPU:0")])
+    group, embedding = update.replicas[0].groups
     variables = [model.trainable_variables[i] for i in group.indices]
     assert [variable.path.endswith("kernel") and "lstm" in variable.path for variable in variables] == [
         *group.transposed
