@@ -43,7 +43,11 @@ def test_tensors_of_any_type_and_shape_are_read_by_the_library_and_here(
         for value, again in zip(values, read_group(path, group, [value.T.shape for value in values]), strict=True):
             np.testing.assert_array_equal(again, value.T)
         assert group_sizes(path)[group] == sum(value.size for value in values)
-    assert verified_manifest(path)["a"] == 1
+    manifest = verified_manifest(path)
+    assert manifest["a"] == 1
+    file = path.with_name("ckpt-3.json")
+    file.write_text(json.dumps(dict(reversed(json.loads(file.read_text()).items()))))
+    assert verified_manifest(path) == manifest, "the order of the keys does not matter"
 
 
 def test_file_has_the_usual_permissions(tmp_path: Path) -> None:

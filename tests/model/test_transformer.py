@@ -56,6 +56,15 @@ def is_mask(operation: Any) -> bool:
     return operation.type == "StatelessRandomUniformV2" or between
 
 
+def test_a_model_without_biases_has_none() -> None:
+    """Like T5, which the slow tests compare with transformers."""
+    form = Form(
+        biases=False, attention_biases=False, norm="rms", gated=True, positions="relative", buckets=6, farthest=8
+    )
+    model = build_model(dataclasses.replace(SETTINGS, form=form), VOCABULARY, seed=1)
+    assert {variable.name for variable in model.trainable_variables} == {"kernel", "gain", "distances", "embeddings"}
+
+
 @pytest.mark.parametrize("form", [Form(), Form(norm_first=False, positions="relative", buckets=6, farthest=8)], ids=str)
 def test_recomputed_activations_change_no_gradient(form: Form) -> None:
     """Gradients are equal except for rounding, with dropout and with copying. No mask is kept for them.

@@ -136,6 +136,13 @@ def test_gpu_that_does_not_answer_is_left_out_and_named(
     assert capsys.readouterr().err == "GPU 1 does not answer and is skipped: GPU is lost\n"
 
 
+def test_selftest_runs_on_several_towers_and_not_with_a_dry_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chatbot.training.selftest.selftest", lambda settings, towers: len(towers))
+    assert module.start(compose(Settings, selftest=True)) == 2
+    with pytest.raises(UserError, match="--dry-run and --selftest cannot be combined; leave out one of the two"):
+        module.start(compose(Settings, selftest=True, dry_run=True))
+
+
 def test_devices_of_a_model_parallel_tower_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     (tower,) = module.open_and_print_towers(compose(Settings, model_parallel=True, towers=3), [])
     assert tower.parts is not None

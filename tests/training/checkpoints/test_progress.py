@@ -70,6 +70,13 @@ def test_checkpoint_of_another_attempt_is_refused(part: str, error: str) -> None
             load_trained(ATTEMPT)
 
 
+@pytest.mark.parametrize("part", ["data", "settings", "versions"])
+def test_malformed_manifest_is_damage(part: str) -> None:
+    edit_manifest(ATTEMPT / "ckpt-1.json", lambda manifest: manifest.update({part: []}))
+    with pytest.raises(UserError, match=r"ckpt-1: checkpoint damaged \(ckpt-1.json is malformed\); restore it from a"):
+        train_untraced(steps=2)
+
+
 def test_fixed_setting_that_was_edited_is_refused() -> None:
     config = ATTEMPT / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "seed": 7}))
