@@ -87,6 +87,19 @@ def test_shard_without_pairs_is_empty_and_a_removed_one_is_named(tmp_path: Path)
         Shards(tmp_path, 2, "uint16", NO_PAIRS)[1]
 
 
+def test_frequent_questions_are_of_the_first_shard_with_pairs(tmp_path: Path) -> None:
+    corpus = encoded_corpus(settings(tmp_path, [("你好啊", "好"), ("在吗", "在"), ("你好啊", "在")], tokenizer="char"))
+    shards.write_shards(tmp_path, 1, [])
+    empty = Shards(tmp_path, 1, "uint16", NO_PAIRS)[0]
+
+    class TwoShards(list[EncodedPairs]):
+        def pairs_in_file(self, number: int) -> int:
+            return len(self[number])
+
+    found = shards.frequent_questions(TwoShards([empty, corpus.shards[0]]), corpus.vocabulary)  # type: ignore[arg-type]
+    assert found == ["你好啊"]  # the characters of the other question are rare
+
+
 def test_parts_are_written_whenever_the_buffer_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And not after each one from then on."""
     written: list[int] = []
