@@ -13,7 +13,7 @@ from chatbot.config.training import Settings
 from chatbot.flags import compose
 from chatbot.training.devices.towers import Tower
 from chatbot.training.machines.team import ALONE, Team
-from chatbot.training.profiling import TowerTimes, open_profile
+from chatbot.training.profiling import Profile, TowerTimes, open_profile
 from tests.training.small_run import TOWERS
 
 
@@ -47,6 +47,11 @@ def test_steps_that_are_profiled(
     planes = [plane for file in files for plane in XSpace.FromString(file.read_bytes()).planes]
     names = [plane.event_metadata[e.metadata_id].name for plane in planes for line in plane.lines for e in line.events]
     assert names.count("train") == names.count("EagerLocalExecute: MatMul") == traced
+
+
+def test_nothing_is_said_of_a_profile_that_has_not_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Profile(tmp_path, ()).stop()
+    assert capsys.readouterr() == ("", "")
 
 
 def test_steps_that_a_run_repeats_are_not_profiled_again(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
