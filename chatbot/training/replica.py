@@ -3,8 +3,8 @@
 All variables in a group are concatenated into one vector, and so are their gradients and slots. A few large vectors are
 faster than many small ones on a GPU, where launching an operation often costs more than the computation.
 
-The variables of a group belong to the same stage of the model. Their gradient can therefore be exchanged as soon as the
-backward pass of this stage is finished.
+Except on a single GPU, which exchanges nothing, the variables of a group belong to the same stage of the model. Their
+gradient can therefore be exchanged as soon as the backward pass of this stage is finished.
 """
 
 import math

@@ -119,10 +119,11 @@ def test_groups_have_every_variable_once_in_the_order_of_the_backward_pass(chang
         assert {len(group.indices) for group in groups} == {1}
 
 
-def test_a_single_gpu_updates_all_variables_at_once() -> None:
+def test_a_single_gpu_updates_all_variables_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The group of all stages has the matrices of cuDNN's layers as their transposes, and nothing else."""
     model = build_model(DEEP.model, VOCABULARY, seed=1, on_gpu=True)
     (tower,) = open_towers([], 1)
+    monkeypatch.setattr("chatbot.training.update.min_group_bytes", lambda *_: 1)  # for GPUs that exchange gradients
     update = open_update(model, DEEP, [dataclasses.replace(tower, device="/GPU:0")])
     group, embedding = update.replicas[0].groups
     variables = [model.trainable_variables[i] for i in group.indices]
